@@ -2,7 +2,6 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.codecs
     OMP_NUM_THREADS=1 mpirun -n 2 python -m benchmarks.codecs mpi
-    python -m benchmarks.codecs cuda
 
 The goal for a codec is twice the copy. An exchange is that of two nodes, with the channel's memory: both in one process, or
 one in each of two.
@@ -67,30 +66,6 @@ def modular_works(numbers: torch.Tensor, out: torch.Tensor, bits: int) -> dict[s
     }
 
 
-def packing_of_tensors(device: str, dim: int = DIM, rounds: int = 20, calls: int = 20) -> dict[str, float]:
-    """The same on a GPU, through torch: several calls at a time, since launching one may take longer than running it."""
-    numbers, seen = torch.randn(1, dim, device=device), torch.full((1, modular.block_count(dim)), 0.1, device=device)
-    out, works = torch.zeros_like(numbers), dict[str, Callable[[], object]]()
-    works["copy"] = lambda: out.copy_(numbers)
-    for bits in (4, 8):
-        codec, grid = quantised(bits), modular.Grid(bits, 0.3, 1.4)
-        own, theirs = (modular.encode(grid, a, seen) for a in (numbers, numbers + 0.01 * torch.randn_like(numbers)))
-        links = [(torch.full((1,), 0.5, device=device), theirs)]
-        works[f"{bits}bit, pack"] = partial(codec.encode, numbers, 0)
-        works[f"{bits}bit, unpack"] = partial(codec.decode, codec.encode(numbers, 0), numbers, 0)
-        works[f"moniqua:{bits}, pack"] = partial(modular.encode, grid, numbers, seen)
-        works[f"moniqua:{bits}, mix"] = partial(modular.mix, grid, numbers, seen, own, links)
-    taken = least({name: partial(finish, work, calls, device) for name, work in works.items()}, rounds)
-    return {name: seconds / calls for name, seconds in taken.items()}
-
-
-def finish(work: Callable[[], object], calls: int, device: str) -> None:
-    for _ in range(calls):
-        work()
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
 def exchanges(connect: Callable[..., Network], dim: int = DIM, rounds: int = 5) -> dict[str, float]:
     """Seconds of a copy of a process's rows and of an exchange, plain and compressed."""
     works: dict[str, Callable[[], object]] = {}
@@ -134,10 +109,6 @@ def main(engine: str = "one process") -> None:
         network, taken = mpi.connect(GRAPH), exchanges(mpi.connect)
         if network.rank == 0:
             show("two processes with a node each, MPI", taken)
-        return
-    if engine == "cuda":
-        for dim in (DIM, 10 * DIM):
-            show(f"{dim:,} numbers on a GPU", packing_of_tensors(engine, dim))
         return
     show(f"{DIM:,} numbers, {compiled.threads(DIM)} threads", packing())
     show("two nodes in one process", exchanges(simulated.connect))

@@ -154,7 +154,7 @@ def solved(problem: Custom, rule: str = "dnasa", **options: Any) -> Callable[[in
 
 
 def planar(gradient: Callable[..., np.ndarray], batched: bool = True) -> Callable[[int], Any]:
-    problem = Custom(gradient, np.zeros(2), batched=batched, prox=dnasa.prox.box(-LIMIT, LIMIT))
+    problem = Custom(gradient, np.zeros(2), batched=batched, prox=dnasa.problems.prox.box(-LIMIT, LIMIT))
     return solved(problem, "dsgt", eta=0.1)
 
 

@@ -3,8 +3,7 @@
     python -m benchmarks.supervised              # on a GPU: a residual net and a GPT in three precisions
     python -m benchmarks.supervised --quick      # small ones, on a CPU too
 
-The ordinary one has shared weights and is measured eagerly and as a CUDA graph. On a GPU the nodes are computed in both ways
-that `Supervised` knows, whichever it would choose: on several streams, and by vmap.
+The ordinary one has shared weights and is measured eagerly and as a CUDA graph.
 """
 
 import argparse
@@ -88,20 +87,9 @@ def ways(problem: Supervised) -> Iterator[tuple[str, Callable[[], object]]]:
         yield "8 nodes, one by one", step
         return
     yield "ordinary, CUDA graph", partial(CudaGraphs(gradient), x, y)
-    module, chosen = problem.module, problem.many
-    batch = (points[0, 0, 0], *(part[: problem.batch] for part in (x, y)))
-    possible = {
-        "streams": (module.gradients_on_streams, True),
-        "vmap": (module.gradients_mapped, True),
-        "one wide network": (module.gradients_widened, module.is_widenable(*batch)),
-    }
-    for name in (name for name, (_, works) in possible.items() if works):
-        problem.many = possible[name][0]
-        problem.replayed.captured.clear()
-        problem.capturable = True
-        yield f"8 nodes, {name}{' (chosen)' if problem.many == chosen else ''}", step
-        if not problem.capturable:
-            print("    (not as a CUDA graph: it could not be captured)")
+    yield "8 nodes, streams", step
+    if not problem.capturable:
+        print("    (not as a CUDA graph: it could not be captured)")
 
 
 def milliseconds(step: Callable[[], object], limit: float) -> float:

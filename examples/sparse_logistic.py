@@ -72,7 +72,7 @@ def draw(result: dnasa.Result, exact: np.ndarray, path: str) -> None:
 
 def main(path: str) -> None:
     problem = dnasa.problems.Custom(
-        gradient, np.zeros(DIM), loss, full_gradient, NODES, batched=True, prox=dnasa.prox.l1(WEIGHT)
+        gradient, np.zeros(DIM), loss, full_gradient, NODES, batched=True, prox=dnasa.problems.prox.l1(WEIGHT)
     )
     rules, exact = ["dsgt", "dasagt", "dnasa"], reference()
     result = dnasa.solve(problem, dnasa.topology.ring(NODES), rules, eta=0.3, steps=STEPS)

@@ -23,7 +23,6 @@ for case in optimizer_gpu.CASES.values():
     print(*optimizer_gpu.measure(case, 20, "cpu", calls=1))
 """
 CODECS = """
-codecs.show("tensors", codecs.packing_of_tensors("cpu", 300, 1))
 print(*codecs.packing(300, 1), *codecs.exchanges(codecs.simulated.connect, 300, 1))
 """
 SMALL = {  # what runs, and what it prints

@@ -263,7 +263,7 @@ def test_numbers_on_pages_are_those_of_the_code() -> None:
     lenet = sum(p.numel() for p in models.lenet().parameters())
     assert f"the paper's LeNet, {lenet:,} parameters" in data
     assert f'"LeNet": {lenet:_},' in (ROOT / "benchmarks/update.py").read_text()
-    assert f"{len(topology.graphs.BUILT_IN)} families" in readme
+    assert f"{len(topology.registry.BUILT_IN)} families" in readme
     for row in json.loads((ROOT / "benchmarks/results.json").read_text())["rows"]:
         (line,) = re.findall(rf"^\| {re.escape(row['what'])} \|(.*)$", performance, re.M)
         assert float(line.split("|")[3]) == pytest.approx(row["ratio"], abs=0.006)
@@ -337,7 +337,7 @@ def test_every_public_name_has_a_docstring(source: Any) -> None:
 # Packages whose public functions and methods document every parameter.
 PACKAGES = [
     *("dnasa", "dnasa.channels", "dnasa.comparing", "dnasa.core", "dnasa.data", "dnasa.logging", "dnasa.networks"),
-    *("dnasa.optim", "dnasa.comparing.plots", "dnasa.problems", "dnasa.prox", "dnasa.reproduce", "dnasa.rules"),
+    *("dnasa.optim", "dnasa.comparing.plots", "dnasa.problems", "dnasa.problems.prox", "dnasa.reproduce", "dnasa.rules"),
     *("dnasa.rules.schedules", "dnasa.sklearn", "dnasa.topology", "dnasa.trained"),
 ]
 

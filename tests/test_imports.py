@@ -22,7 +22,7 @@ PACKAGE = Path(dnasa.__file__).parent
 LEVELS = [
     ["core", "compiled"],
     ["arrays", "cuda", "extras", "files"],
-    ["prox", "randomness", "rules", "sites", "topology"],
+    ["randomness", "rules", "sites", "topology"],
     ["channels", "data"],
     ["networks", "problems"],
     ["runs"],

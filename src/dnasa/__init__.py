@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dnasa import core, prox, rules
+from dnasa import core, rules
 from dnasa.arrays import unit
 from dnasa.core import Channel, InputError, Network, Rule
 from dnasa.extras import needed_by
@@ -47,7 +47,6 @@ __all__ = [
     "on_shards",
     "optim",
     "problems",
-    "prox",
     "reproduce",
     "rules",
     "schedules",

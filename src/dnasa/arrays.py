@@ -155,6 +155,17 @@ def crc32(*parts: Array | bytes, start: int = 0) -> int:
     return start
 
 
+def checksum(*parts: Array | str) -> str:
+    """The CRC-32 of texts and of arrays with their dtypes and shapes, in hexadecimal digits; the same in every process."""
+    value = 0
+    for part in parts:
+        if isinstance(part, str):
+            value = crc32(f"{part}\n".encode(), start=value)
+        else:
+            value = crc32(f"{dtype_name(part)} {tuple(part.shape)}\n".encode(), part, start=value)
+    return f"{value:08x}"
+
+
 def _memory(a: Array) -> memoryview:
     """The bytes of an array, whatever its dtype."""
     if isinstance(a, np.ndarray):

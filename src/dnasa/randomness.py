@@ -4,7 +4,6 @@ So the simulator, real processes and a resumed run use the same samples, however
 Steps are drawn in blocks: each (seed, node, block) has its own SFC64 stream, whose initial state is a hash of the three.
 """
 
-import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment
 MASK = (1 << 64) - 1
-EMPTY = np.uint64(0)  # the buffer for draws of 32 bits at the beginning of a stream
 BLOCK = 64  # steps whose streams are hashed together
 
 
@@ -41,39 +39,35 @@ def purpose_bytes(purpose: str) -> bytes:
 class Streams:
     """One generator that is reset to the stream of (seed, node, block): much cheaper than a generator for each stream.
 
-    Streams of different purposes (batches, test data, ...) are independent of each other.
+    Streams of different purposes (batches, test data, ...) are independent of each other. Where `rounded`, the words of their
+    initial states have the 53 bits of a float64, as those of all published samples that are drawn in blocks.
     """
 
-    def __init__(self, purpose: str):
+    def __init__(self, purpose: str, rounded: bool = False):
+        self.rounded = rounded
         self.purpose = int.from_bytes(purpose_bytes(purpose), "little")
         self.bits = np.random.SFC64(0)
         self.generator = np.random.Generator(self.bits)
 
     def at(self, seed: int, node: int, block: int) -> "Generator":
         """The generator at the start of this stream; valid until the next call."""
-        return self._set(np.array(self._words(seed, node, block), dtype=np.uint64))
+        return self._restarted(self.states(seed, node, block))
 
     def each(self, seed: int, nodes: Sequence[int], block: int) -> Iterator["Generator"]:
         """`at` for each of many nodes, with all streams hashed in one operation."""
-        return map(self._set, self.words(seed, nodes, block))
+        return map(self._restarted, self.states(seed, np.asarray(nodes, dtype=np.uint64), block))
 
-    def words(self, seed: int, nodes: Sequence[int], block: int) -> np.ndarray:
-        """The initial states of the streams of these nodes, (nodes, 4).
-
-        Stacked with the number 1 they become float64 for a moment and lose their last bits, unlike those of `at`. All
-        samples drawn in blocks depend on that.
-        """
-        words = self._words(seed, np.asarray(nodes, dtype=np.uint64), block)
-        return np.stack(np.broadcast_arrays(*words), axis=-1).astype(np.uint64)
-
-    def _words(self, seed: int, node: Any, block: Any) -> tuple[Any, ...]:
+    def states(self, seed: int, nodes: Any, blocks: Any) -> np.ndarray:
+        """The states in which streams begin, four words along the last axis; nodes and blocks may be arrays that broadcast."""
         key = scramble((self.purpose + GOLDEN) & MASK)
-        for part in (seed, block, node):
+        for part in (seed, blocks, nodes):
             key = scramble((key + GOLDEN & MASK) + part & MASK)
-        return (*(scramble(key + (j * GOLDEN & MASK) & MASK) for j in (1, 2, 3)), 1)
+        words = (*(scramble(key + (j * GOLDEN & MASK) & MASK) for j in (1, 2, 3)), 1)
+        kind = np.float64 if self.rounded else np.uint64
+        return np.stack([word.astype(kind) for word in np.broadcast_arrays(*words)], -1).astype(np.uint64)
 
-    def _set(self, words: np.ndarray) -> "Generator":
-        set_state(self.bits, words)
+    def _restarted(self, words: np.ndarray) -> "Generator":
+        restart(self.bits, words)
         return self.generator
 
 
@@ -87,24 +81,18 @@ class Generators:
     def __init__(self, purpose: str, seeds: Sequence[int], nodes: Sequence[int]):
         self.streams, self.seeds, self.nodes = Streams(purpose), seeds, nodes
         self.node_array = np.asarray(nodes)
-        self.block, self.words = -1, np.empty(0)
+        self.block, self.block_states = -1, np.empty(0)
 
     def at(self, t: int) -> "Generators":
         block, row = divmod(t, BLOCK)
         if block != self.block:
-            self.block, self.words = block, self._words(block)
-        self.states, self.pending = self.words[row].copy(), True
+            steps = np.arange(BLOCK * block, BLOCK * (block + 1), dtype=np.uint64)[:, None]
+            nodes = self.node_array.astype(np.uint64)
+            self.block = block
+            self.block_states = np.concatenate([self.streams.states(seed, nodes, steps) for seed in self.seeds], axis=1)
+        self.states, self.pending = self.block_states[row].copy(), True
         self.halves = np.zeros(len(self.states), np.uint64)  # 32 bits that a stream has left of its last 64
         return self
-
-    def _words(self, block: int) -> np.ndarray:
-        """The states at the beginning of each step of a block, (BLOCK, seeds * nodes, 4), as `Streams.at` has them."""
-        steps = np.arange(BLOCK * block, BLOCK * (block + 1), dtype=np.uint64)[:, None]
-        words = np.empty((BLOCK, len(self.seeds), len(self.nodes), 4), np.uint64)
-        for s, seed in enumerate(self.seeds):
-            for j, word in enumerate(self.streams._words(seed, np.asarray(self.nodes, dtype=np.uint64), steps)):
-                words[:, s, :, j] = word
-        return words.reshape(BLOCK, -1, 4)
 
     def __len__(self) -> int:
         return len(self.seeds)
@@ -113,25 +101,24 @@ class Generators:
         return self.generators[seed]
 
     @cached_property
-    def _restartables(self) -> list[list["Restartable"]]:
-        return [[Restartable() for _ in self.nodes] for _ in self.seeds]
+    def _generators(self) -> list[list["Generator"]]:
+        return [[np.random.Generator(np.random.SFC64(0)) for _ in self.nodes] for _ in self.seeds]
 
     @property
     def generators(self) -> list[list["Generator"]]:
         """NumPy's generators, set to the states of this step when they are first wanted in it."""
         if self.pending:
-            every = (one for row in self._restartables for one in row)
-            for one, words, half in zip(every, self.states, self.halves, strict=True):
-                one.restart(words, half)
+            every = (generator for row in self._generators for generator in row)
+            for generator, words, half in zip(every, self.states, self.halves.tolist(), strict=True):
+                restart(generator.bit_generator, words, half)
             self.pending = False
-        return [[one.generator for one in row] for row in self._restartables]
+        return self._generators
 
     def standard_normal(self, size: int | tuple[int, ...] | None = None, **options: Any) -> np.ndarray:
         """All streams at once in compiled code where it is there: the same numbers in a tenth of the time."""
         if compiled is None or not self.pending or options:
             return self._draw("standard_normal", size, **options)
-        shape = () if size is None else (size,) if isinstance(size, int) else tuple(size)
-        out = np.empty((len(self.seeds), len(self.nodes), *shape))
+        out = np.empty(self._shape(size))
         compiled.normals(self.states, out, len(self.states), 1, True)
         return out
 
@@ -143,10 +130,13 @@ class Generators:
         )
         if compiled is None or not self.pending or options or not plain:
             return self._draw("integers", low, high, size, **options)
-        shape = () if size is None else (size,) if isinstance(size, int) else size
-        out = np.empty((len(self.seeds), len(self.nodes), *shape), np.int64)
+        out = np.empty(self._shape(size), np.int64)
         compiled.integers(self.states, self.halves, out, len(self.states), low, high - 1 - low)
         return out
+
+    def _shape(self, size: int | tuple[int, ...] | None) -> tuple[int, ...]:
+        drawn = () if size is None else (size,) if isinstance(size, int) else tuple(size)
+        return (len(self.seeds), len(self.nodes), *drawn)
 
     def __getattr__(self, name: str) -> Callable[..., np.ndarray]:
         if name.startswith("_") or not callable(getattr(np.random.Generator, name, None)):
@@ -157,27 +147,10 @@ class Generators:
         return np.array([[getattr(one, name)(*args, **options) for one in row] for row in self.generators])
 
 
-class Restartable:
-    """A generator whose state is written into its memory, in a sixth of the time that NumPy's setter takes."""
-
-    def __init__(self) -> None:
-        bits = np.random.SFC64(0)
-        self.generator = np.random.Generator(bits)
-        memory = np.ctypeslib.as_array((ctypes.c_uint64 * 5).from_address(bits.ctypes.state_address))
-        known = bits.state["state"]["state"].tolist()
-        self.memory = memory if memory.tolist() == [*known, 0] else None  # another version may arrange it differently
-
-    def restart(self, words: np.ndarray, half: np.uint64 = EMPTY) -> None:
-        """At these words of a stream, with this half in the buffer for draws of 32 bits."""
-        if self.memory is None:
-            set_state(self.generator.bit_generator, words, half)
-        else:
-            self.memory[:4], self.memory[4] = words, half
-
-
-def set_state(bits: Any, words: np.ndarray, half: np.uint64 = EMPTY) -> None:
-    has, kept = half.reshape(1).view(np.uint32).tolist()
-    bits.state = {"bit_generator": "SFC64", "state": {"state": words}, "has_uint32": has, "uinteger": kept}
+def restart(bits: Any, words: np.ndarray, half: int = 0) -> None:
+    """Set a bit generator to these words of a stream, with this half in the buffer for draws of 32 bits."""
+    buffer = {"has_uint32": half & 0xFFFFFFFF, "uinteger": half >> 32}
+    bits.state = {"bit_generator": "SFC64", "state": {"state": words}, **buffer}
 
 
 class Samples:
@@ -187,7 +160,7 @@ class Samples:
     """
 
     def __init__(self, purpose: str, draw: Callable[..., np.ndarray], size: int, by_seed: bool = False):
-        self.streams = Streams(purpose)
+        self.streams = Streams(purpose, rounded=True)
         self.draw, self.by_seed = draw, by_seed
         # The length of a block depends on the size of a sample alone, not on how many nodes this process holds.
         self.length = max(1, min(64, 65536 // max(1, size)))
@@ -232,7 +205,7 @@ class Normals(Samples):
     def _block(self, seeds: Sequence[int], nodes: Sequence[int], block: int) -> np.ndarray:
         if compiled is None:
             return super()._block(seeds, nodes, block)
-        words = np.concatenate([self.streams.words(seed, nodes, block) for seed in seeds])
+        words = np.concatenate([self.streams.states(seed, np.asarray(nodes, np.uint64), block) for seed in seeds])
         out = np.empty((self.length, len(seeds), len(nodes), *self.shape), self.dtype)
         compiled.normals(words, out, len(words), self.length, self.dtype.itemsize == 8)
         return out

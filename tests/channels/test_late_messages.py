@@ -19,7 +19,7 @@ FAULTS: list[dict[str, Any]] = [
     {"stale": 1},
     {"stale": 3},
     {"stale": 8, "drop": 0.4},
-    {"stale": 2, "away": 0.3, "message_dtype": "bfloat16"},
+    {"stale": 2, "away": 0.3},
 ]
 GRAPHS: dict[str, Any] = {
     "ring": topology.ring(6),

@@ -262,8 +262,3 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_a_malformed_plan_is_refused(plan: int | str) -> None:
     with pytest.raises(InputError, match=f"takes 8 or 4 bits .* such as moniqua:8,4,8/8; not '{plan}'"):
         moniqua(plan)
-
-
-def test_a_plan_has_one_spelling() -> None:
-    assert moniqua().settings == compression("moniqua").settings == compression("moniqua:8/1").settings == "moniqua:8"
-    assert compression("moniqua: 8, 4 ,8/8").settings == moniqua("8,4,8/8").settings == "moniqua:8,4,8/8"

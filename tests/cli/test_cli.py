@@ -22,7 +22,7 @@ from dnasa.channels.compressed import COMPRESSIONS
 from dnasa.cli.options import FIELDS, OF_COMPARE, OF_TRAIN
 from dnasa.reproduce import FIGURES
 from dnasa.rules.registry import BUILT_IN
-from dnasa.topology.graphs import BUILT_IN as GRAPHS
+from dnasa.topology.registry import BUILT_IN as GRAPHS
 
 
 def start(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -182,7 +182,7 @@ def test_topology_describes_a_directed_graph_by_its_edges_in_both_directions(tmp
 
 
 def test_topology_shows_the_matrices_of_a_changing_graph_one_by_one() -> None:
-    done = run("topology", "one_peer", "--nodes", 4)
+    done = run("topology", "exact", "--nodes", 4)
     assert "2; edges and degrees are averages, rho is per step" in done.stdout
     assert [line for line in done.stdout.splitlines() if line.startswith("W of")] == ["W of step 0:", "W of step 1:"]
     assert "[0.5 0.5 0.  0. ]" in done.stdout
@@ -439,9 +439,9 @@ def test_messages_can_be_compressed(tmp_path: Path) -> None:
 
 
 def test_faults_can_be_simulated(tmp_path: Path) -> None:
-    words = "train --problem least_squares --nodes 4 --steps 30 --drop 0.2 --away 0.1 --stale 2 --wire float16 --out"
+    words = "train --problem least_squares --nodes 4 --steps 30 --drop 0.2 --away 0.1 --stale 2 --out"
     done = run(*words.split(), tmp_path / "a")
     assert done.returncode == 0, done.stderr
     config = json.loads((tmp_path / "a" / "config.json").read_text())
-    expected = {"drop": 0.2, "away": 0.1, "stale": 2, "seed": 0, "message_dtype": "float16"}
+    expected = {"drop": 0.2, "away": 0.1, "stale": 2, "seed": 0}
     assert config["run"]["the channel"] == expected

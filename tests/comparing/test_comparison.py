@@ -23,8 +23,8 @@ from dnasa.comparing import captions, compare, comparison, drawing, grid, plots,
 from dnasa.comparing.statistics import final, over_seeds, start
 from dnasa.core import InputError
 from dnasa.problems import Custom, LeastSquares, RobustRegression
+from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron
-from dnasa.problems.stacked.classification import Classification
 from dnasa.rules.registry import RULES, Variant, variants
 
 RING = topology.ring(4)

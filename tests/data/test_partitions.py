@@ -15,8 +15,8 @@ from dnasa import data, solve, topology
 from dnasa.cli.commands import app
 from dnasa.comparing import study, study_file
 from dnasa.core import InputError, Interrupted
+from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron
-from dnasa.problems.stacked.classification import Classification
 from dnasa.problems.supervised import Supervised, cross_entropy
 
 DIGITS = data.load("digits")

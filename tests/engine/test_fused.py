@@ -29,7 +29,7 @@ from dnasa.engine.fused import (
 from dnasa.engine.side_by_side import SideBySide, make_stepper
 from dnasa.engine.steppers import Sequential
 from dnasa.networks.simulated import connect
-from dnasa.problems.stacked import classification
+from dnasa.problems import classification
 from dnasa.rules import schedules
 from dnasa.rules.registry import groups, variants
 from dnasa.rules.weight_decay import with_weight_decay
@@ -164,7 +164,6 @@ def test_steps_agree_on_any_graph(graph: Topology, backend: str, arrays: Callabl
 SEVERAL = {  # graphs that change, several rounds, or both
     "exact, 8": lambda: connect(topology.exact(8)),
     "exact, 5": lambda: connect(topology.exact(5)),
-    "one peer": lambda: connect(topology.one_peer(8)),
     "rounds": lambda: connect(topology.ladder(16), rounds=2),
 }
 
@@ -635,7 +634,7 @@ def test_it_is_used_where_it_applies_and_nowhere_else() -> None:
     snapshot = Snapshot(made.init(torch.zeros(1, 1, 4, 5)), {}, Sent())
     plain = make_stepper([made], [1], connect(topology.ring(4)), [snapshot], Timeline())
     assert isinstance(plain, Fused)
-    for network in (connect(topology.exact(4)), connect(topology.ring(4), rounds=2), connect(topology.one_peer(4))):
+    for network in (connect(topology.exact(4)), connect(topology.ring(4), rounds=2)):
         assert isinstance(make_stepper([made], [1], network, [snapshot], Timeline()), Fused)
     dense = connect(topology.random(30), rounds=2)  # one product would take longer than two
     assert not supports(made, dense, made.init(torch.zeros(1, 1, 30, 5)))

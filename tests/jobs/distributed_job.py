@@ -23,7 +23,6 @@ GRAPHS: dict[str, tuple[Callable[[], Topology], int | str, int]] = {  # rounds, 
     "random": (lambda: topology.random(8, p=0.5, seed=3), 1, 3),
     "star": (lambda: topology.star(8), "exact", 1),
     "sparse": (lambda: topology.Topology("sparse", topology.path(8).sparse), 3, 1),
-    "one_peer": (lambda: topology.one_peer(8), 1, 1),
     "exact": (lambda: topology.exact(11), 2, 1),
     "complete": (lambda: topology.complete(8), 1, 1),
 }

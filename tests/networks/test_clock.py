@@ -123,7 +123,7 @@ def test_local_steps_send_nothing() -> None:
 # ---------------------------------------------------------------- what holds for every network
 
 
-@pytest.mark.parametrize("name", ["ring", "torus", "exponential", "hypercube", "one_peer"])
+@pytest.mark.parametrize("name", ["ring", "torus", "exponential", "hypercube", "exact"])
 def test_equal_nodes_on_a_regular_graph_have_a_closed_form(name: str) -> None:
     graph = topology.make(name, 16)
     degree = graph.at(0).degrees[0]

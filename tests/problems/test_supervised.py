@@ -123,7 +123,7 @@ def test_gradients_are_those_of_autograd_node_by_node(name: str) -> None:
     g = task.gradient(x, range(NODES), [5, 6], 9)
     for v, (s, seed), k in itertools.product(range(2), enumerate([5, 6]), range(NODES)):
         drawn = task.samples.at([seed], [k], 9)[0, 0]
-        key = int(task.dropout.words(seed, [k], 9)[0, 0])
+        key = int(task.dropout.states(seed, k, 9)[0])
         expected = literal_gradient(task, rows, loss, x[v, s, k], drawn, key)
         torch.testing.assert_close(g[v, s, k], expected, rtol=1e-9, atol=1e-11)
 
@@ -146,85 +146,21 @@ def test_dropout_leaves_torchs_own_randomness_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("name", ["gpt", "untied gpt", "lstm", "tied", "perceptron"])
-def test_all_models_at_once_are_each_of_them(name: str) -> None:
-    task = problem(name)
-    for part in task.module.training.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.0
-    flat = task.start(0) + 0.05 * torch.randn(NODES, len(task.start(0)), dtype=torch.double)
-    x, y = task._batch(torch.arange(NODES * BATCH).view(NODES, BATCH))
-    assert task.module.is_mappable(flat[0], x[0], y[0])
-    expected = task._one_by_one(flat, x, y, [0] * NODES)
-    torch.testing.assert_close(task.module.gradients_mapped(flat, x, y), expected, rtol=1e-9, atol=1e-11)
-
-
-class Mixing(nn.Module):
-    """Averages over its channels, which in a network of many models are those of all."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.out = nn.Conv2d(2, 4, 3), nn.Linear(16, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        inner = self.layer(x)
-        return self.out((inner - inner.mean(1, keepdim=True)).mean(-1).flatten(1))
-
-
-@pytest.mark.parametrize(
-    ("model", "widenable"),
-    [
-        (lambda: resnet(2, 3, (4, 6)), True),
-        (lambda: resnet(2, 3, (4, 6), "group"), True),
-        (lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)), True),
-        (Mixing, False),
-        (lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Dropout(), nn.Flatten(), nn.Linear(64, 3)), False),
-        (lambda: nn.Sequential(nn.Conv2d(2, 4, 3).requires_grad_(False), nn.Flatten(), nn.Linear(64, 3)), False),
-    ],
-)
-def test_convolutional_models_as_one_wide_network_are_each_of_them(model: Any, widenable: bool) -> None:
-    rows = images()
-    task = Supervised(
-        model, cross_entropy, rows, [np.arange(10 * i, 10 * i + 10) for i in range(NODES)], BATCH, dtype="float64"
-    )
-    flat = task.start(0) + 0.05 * torch.randn(NODES, len(task.start(0)), dtype=torch.double)
-    x, y = task._batch(torch.arange(NODES * BATCH).view(NODES, BATCH))
-    assert task.module.is_widenable(flat[0], x[0], y[0]) == widenable
-    if widenable:
-        expected = task._one_by_one(flat, x, y, [0] * NODES)
-        torch.testing.assert_close(task.module.gradients_widened(flat, x, y), expected, rtol=1e-9, atol=1e-11)
-
-
 def _cannot_capture(*inputs: object) -> NoReturn:
     raise RuntimeError("operation not permitted when stream is capturing")
 
 
 def test_models_in_parts_are_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     task = problem("tied")
-    task.many, points = task.module.gradients_mapped, torch.randn(2, 2, NODES, len(task.start(0)), dtype=torch.double)
+    points = torch.randn(2, 2, NODES, len(task.start(0)), dtype=torch.double)
     monkeypatch.setitem(sharded.BUDGET, "cpu", 5 * task.footprint * task.batch)
     monkeypatch.setattr(task.replayed, "prepare", _cannot_capture)
     expected = task.gradient(points, range(NODES), [0, 1], 3)
+    one_by_one = task._one_by_one
+    monkeypatch.setattr(task, "_many_on_gpu", lambda flat, x, y: one_by_one(flat, x, y, [0] * len(flat)))
     monkeypatch.setattr(task, "_one_by_one", task._on_gpu)
     torch.testing.assert_close(task.gradient(points, range(NODES), [0, 1], 3), expected, rtol=1e-9, atol=1e-11)
     assert not task.capturable
-
-
-class Slow(nn.Linear):
-    """Warns as torch does where vmap has no rule for an operation."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        warnings.warn("There is a performance drop because ...", stacklevel=2)
-        return super().forward(x)
-
-
-@pytest.mark.parametrize(
-    "model", [lambda: resnet(2, 3, (8,), "group"), lambda: nn.Sequential(nn.Flatten(), Slow(72, 3))]
-)
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_what_vmap_computes_slowly_is_not_mapped(model: Callable[..., Any]) -> None:
-    task = Supervised(model, cross_entropy, images(), [np.arange(30)], batch=BATCH)
-    assert not task.module.is_mappable(task.start(0), *task._batch(torch.arange(BATCH)))
 
 
 def test_a_loss_with_weights_has_the_dtype_of_the_problem() -> None:
@@ -351,11 +287,6 @@ def test_every_node_has_batches_of_enough_rows() -> None:
     assert torch.isfinite(task.evaluate(task.start(0)[None, None], range(NODES))["train_loss"]).all()
 
 
-def test_without_train_metrics_the_training_rows_are_not_evaluated() -> None:
-    task = problem("gpt", train_metrics=False)
-    assert set(task.evaluate(task.start(0)[None, None], range(NODES))) == {"test_loss", "test_accuracy"}
-
-
 def test_batch_norm_in_eval_mode_keeps_its_statistics() -> None:
     frozen: Any = perceptron().eval()
     frozen[1].running_mean += 3
@@ -435,21 +366,6 @@ def test_augmentation_depends_on_seed_node_and_step_alone() -> None:
 # ---------------------------------------------------------------- runs
 
 
-def test_rules_and_seeds_run_side_by_side_as_alone() -> None:
-    task, graph = problem(), topology.ring(NODES, weights="lazy")
-    batch = dnasa.solve(task, graph, ["dsgt", "dnasa"], eta=[0.05, 0.1], seed=[0, 3], steps=6, evaluate=3)
-    assert np.isfinite(batch.history.test_loss).all()
-    for run, row in batch.runs.iterrows():
-        alone = dnasa.solve(task, graph, row.rule, eta=None if np.isnan(row.eta) else row.eta, seed=row.seed, steps=6)
-        torch.testing.assert_close(batch.x[run], alone.x, rtol=0, atol=1e-12)
-
-
-def test_training_learns() -> None:
-    task = problem("tied")
-    result = dnasa.solve(task, topology.ring(NODES), steps=300, evaluate=300)
-    assert result.history.test_loss.iloc[-1] < 0.3 * result.history.test_loss.iloc[0]
-
-
 @pytest.mark.parametrize(("name", "buffers"), [("batch norm", "mixed"), ("perceptron", "local"), ("gpt", "mixed")])
 def test_processes_have_the_bits_of_the_simulator(name: str, buffers: str) -> None:
     """By a rule and on a graph whose sums of two terms are the same in any order."""
@@ -462,18 +378,6 @@ def test_processes_have_the_bits_of_the_simulator(name: str, buffers: str) -> No
     simulated = work()
     for result in run_threads(graph, work):
         assert torch.equal(result.x, simulated.x)
-        for column in ("train_loss", "test_loss", "grad_norm"):
-            np.testing.assert_allclose(result.history[column], simulated.history[column], rtol=1e-9)
-
-
-def test_uneven_processes_evaluate_as_the_simulator() -> None:
-    graph = topology.ring(NODES)
-
-    def work(network: Network | None = None) -> Result:
-        return dnasa.solve(problem(), graph, steps=4, evaluate=2, network=network, node_weights=[1, 2, 3])
-
-    simulated = work()
-    for result in run_threads(graph, work, processes=2):
         for column in ("train_loss", "test_loss", "grad_norm"):
             np.testing.assert_allclose(result.history[column], simulated.history[column], rtol=1e-9)
 
@@ -615,12 +519,6 @@ def test_another_dropout_is_another_model() -> None:
         return Supervised(lambda: net, nn.MSELoss(), table(), [np.arange(30)], batch=4).fingerprint
 
     assert with_dropout(0.1) == with_dropout(0.1) != with_dropout(0.9)
-
-
-def test_a_metric_named_after_a_column_is_refused() -> None:
-    task = problem("tied", metrics={"step": nn.functional.mse_loss})
-    with pytest.raises(InputError, match="measures 'step', a column"):
-        dnasa.solve(task, topology.ring(NODES), steps=2)
 
 
 # ---------------------------------------------------------------- GPU

@@ -10,8 +10,8 @@ import torch
 from dnasa import data, solve, topology
 from dnasa.core import InputError
 from dnasa.data import Dataset
+from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron
-from dnasa.problems.stacked.classification import Classification
 from dnasa.problems.supervised import Supervised, cross_entropy
 
 ROWS = data.load("digits")

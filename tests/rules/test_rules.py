@@ -13,12 +13,12 @@ from conftest import Bumpy, eta_of, take_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnasa import prox, rules, solve, topology
+from dnasa import rules, solve, topology
 from dnasa.arrays import unit
 from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule, Sent, Snapshot, State, leaves, with_x
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.networks import simulated
-from dnasa.problems import LeastSquares
+from dnasa.problems import LeastSquares, prox
 from dnasa.rules import registry, schedules
 from dnasa.rules.demuon import direction
 from dnasa.rules.registry import Variant, VariantGroup, groups, variants

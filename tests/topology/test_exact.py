@@ -42,10 +42,11 @@ def test_periods_are_as_short_as_the_construction_says() -> None:
     assert periods == {2: 1, 3: 3, 5: 5, 6: 4, 7: 6, 8: 3, 15: 9, 24: 6, 31: 12, 64: 6}
 
 
-def test_one_peer_is_the_case_of_powers_of_two() -> None:
-    ours, exact = topology.one_peer(16), topology.exact(16)
-    assert [a.sparse.toarray().tolist() for a in ours.each] == [b.sparse.toarray().tolist() for b in exact.each]
-    assert ours.name == "one_peer"
+def test_a_power_of_two_has_the_one_peer_exponential_graph() -> None:
+    graph = topology.exact(8)
+    assert [graph.at(t).neighbours(0) for t in range(4)] == [[1], [2], [4], [1]]
+    assert graph.messages == 8
+    assert topology.exact(1).rho == 0
 
 
 @settings(deadline=None, max_examples=30)

@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dnasa.channels.cast import cast
 from dnasa.channels.codec import Codec
-from dnasa.channels.compressed import COMPRESSIONS, choco, compression, register
+from dnasa.channels.compressed import COMPRESSIONS, cast, choco, compression, register
 from dnasa.channels.exchange import exchange
 from dnasa.channels.faulty import faulty
 

@@ -14,7 +14,7 @@ class Codec(NamedTuple):
         decode: `decode(payload, like, t)` turns them back; `like` is a message, for its width and dtype.
         row_bytes: `row_bytes(a)` is the number of bytes of a node's row on the wire.
         name: For titles and checkpoints.
-        gamma: CHOCO's default with this codec; None: payloads can be mixed as they are, without memory.
+        gamma: CHOCO's default with this codec; None: it needs no memory, and what it leaves out stays with its owner.
     """
 
     encode: Callable[[Array, int], Array]

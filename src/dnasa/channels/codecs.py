@@ -1,7 +1,7 @@
 """Compressors: what a message looks like on the wire, and how it is read.
 
 Written once, for tensors: a NumPy array is encoded as a tensor that shares its memory, so both give the same bytes,
-and so do the kernels in C and Triton.
+and so do the kernels in C.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,6 @@ from torch.nn.functional import pad
 from dnasa.arrays import compiled, nonzero
 from dnasa.channels.codec import Codec
 from dnasa.core import Array, InputError, whole
-from dnasa.cuda import triton_works
 from dnasa.randomness import Streams
 
 HALF = (torch.bfloat16, torch.float16)  # NumPy does not know the first and MPI neither: they are carried as int16
@@ -110,7 +109,7 @@ def sign() -> Codec:
 
 
 def rounded(dtype: str) -> Codec:
-    """Numbers of 16 bits, bfloat16 or float16, for `cast`."""
+    """Numbers of 16 bits, bfloat16 or float16."""
     kind = getattr(torch, dtype)
 
     def encode(a: Tensor, t: int) -> Tensor:
@@ -176,9 +175,9 @@ def _blockwise(
         return 2 * -(-width // block) + -(-width * bits // 8)
 
     def encode(a: Tensor, t: int) -> Tensor:
-        if bits > 1 and (quick := kernels(a, a.dtype)):
+        if bits > 1 and (fast := kernels(a, a.dtype)):
             payload = a.new_empty((*a.shape[:-1], row_bytes(a.shape[-1])), dtype=torch.uint8)
-            _run(quick.encode, a, payload, bits)
+            _run(fast.encode, a, payload, bits)
             return payload
         parts = in_blocks(a, block)
         scales = scale(parts, in_blocks(torch.ones_like(a[..., :1, :]), block)).to(torch.bfloat16)
@@ -186,9 +185,9 @@ def _blockwise(
         return torch.cat([_bytes(scales[..., 0]), packed(numbers, bits)], -1)
 
     def decode(payload: Tensor, width: int, dtype: torch.dtype, t: int) -> Tensor:
-        if bits > 1 and (quick := kernels(payload, dtype)):
+        if bits > 1 and (fast := kernels(payload, dtype)):
             out = payload.new_empty((*payload.shape[:-1], width), dtype=dtype)
-            _run(quick.decode, out, payload, bits)
+            _run(fast.decode, out, payload, bits)
             return out
         split = 2 * -(-width // block)
         scales = _numbers(payload[..., :split], torch.bfloat16).to(dtype)[..., None]
@@ -205,24 +204,14 @@ def _run(kernel: Callable[..., None], numbers: Tensor, payload: Tensor, bits: in
 
 
 def kernels(a: Tensor, dtype: torch.dtype) -> Any:
-    """The module with kernels for payloads in this tensor's memory and numbers of this type, or None."""
-    if a.numel() == 0:
-        return None
-    if suits_triton(a, dtype):
-        from dnasa.channels import gpu
-
-        return gpu
-    return compiled if a.device.type == "cpu" and dtype in (torch.float32, torch.float64) else None
+    """The compiled kernels if they suit payloads in this tensor's memory and numbers of this type, or None."""
+    suits = a.numel() and a.device.type == "cpu" and dtype in (torch.float32, torch.float64)
+    return compiled if suits else None
 
 
-def suits_triton(a: Tensor, dtype: torch.dtype) -> bool:
-    return a.is_cuda and dtype == torch.float32 and triton_works()
-
-
-def array(a: Tensor) -> Array:
+def array(a: Tensor) -> np.ndarray:
     """A tensor as kernels take it, in its own memory if that is contiguous."""
-    a = a.detach().contiguous()
-    return a if a.is_cuda else a.numpy()
+    return a.detach().contiguous().numpy()
 
 
 def in_blocks(a: Tensor, block: int) -> Tensor:

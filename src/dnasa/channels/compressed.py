@@ -1,4 +1,4 @@
-"""Compressed messages, for any rule: with memory (CHOCO, Koloskova et al., 2019), or at positions that all nodes share."""
+"""Compressed messages, for any rule: with memory (CHOCO, Koloskova et al., 2019) or without."""
 
 import re
 from collections.abc import Callable
@@ -42,6 +42,7 @@ COMPRESSIONS = {
     "sign": Builtin("sign"),
 }
 """Built-in codecs, and channels of their own, by name."""
+DTYPES = ("bfloat16", "float16")
 REGISTERED: dict[str, Callable[..., Codec]] = {}
 """The user's codecs, by name."""
 
@@ -110,14 +111,27 @@ def _number(name: str, text: str) -> float:
         raise InputError(f"{name} must be a number, not '{text}'.") from None
 
 
+def cast(dtype: str) -> Channel:
+    """Messages travel in 16 bits, while the state stays in full precision.
+
+    Args:
+        dtype: "bfloat16" or "float16".
+    """
+    choose("message dtype", dtype, dict.fromkeys(DTYPES))
+    with needed_by("A message dtype of 16 bits"):
+        from dnasa.channels.codecs import rounded
+    return without_memory(rounded(dtype))
+
+
 def without_memory(codec: Codec) -> Channel:
-    """The numbers that a codec selects, the same ones at all nodes, are mixed; the others stay as they are."""
+    """A node receives Q(y) of its neighbours, and the exchange is y + (W - I) Q(y) in place of W y.
+
+    What the codec removes stays with its owner, so the mean over the nodes, and with it mean(u) = mean(v), is preserved.
+    """
 
     def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int, first: int) -> tuple[Messages, Memory]:
-        sent = tuple(codec.encode(y, t) for y in messages)
-        mixed = multiply(sent)
-        changes = (codec.decode(w - q, y, t) for y, q, w in zip(messages, sent, mixed, strict=True))
-        return tuple(y + change for y, change in zip(messages, changes, strict=True)), memory
+        sent, mixed = transmit(codec, messages, multiply, t)
+        return tuple(w + (y - q) for w, y, q in zip(mixed, messages, sent, strict=True)), memory
 
     def init(message: Array) -> tuple[Array, ...]:
         _check(codec, message)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnasa.arrays import like
-from dnasa.channels.cast import cast
 from dnasa.channels.exchange import check_memory
 from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, whole
 from dnasa.randomness import Streams
@@ -20,9 +19,7 @@ if TYPE_CHECKING:
 OUTAGE = 20  # steps for which an unreachable node stays so
 
 
-def faulty(
-    drop: float = 0.0, away: float = 0.0, stale: int = 0, seed: int = 0, message_dtype: str | None = None
-) -> Channel:
+def faulty(drop: float = 0.0, away: float = 0.0, stale: int = 0, seed: int = 0) -> Channel:
     """Messages over links that fail.
 
     The weight of a lost message stays with its sender; on an undirected graph a link fails both ways, so W stays symmetric and
@@ -33,13 +30,11 @@ def faulty(
         away: The share of the time for which a node is unreachable, for 20 steps at a time, while it works on alone.
         stale: Messages arrive at a node up to this many steps late, drawn for every node and step.
         seed: Another seed draws other failures.
-        message_dtype: "bfloat16" or "float16" to send messages in 16 bits.
     """
     for name, share in (("drop", drop), ("away", away)):
         if not 0 <= share < 1:
             raise InputError(f"{name} must be a probability from 0 to less than 1, not {share}.")
     stale, seed = whole("stale", stale, low=0), whole("A seed", seed, low=0)
-    inner = cast(message_dtype) if message_dtype else None
     # Early messages and the others share the losses of a step; the product with a graph's W is the same object in all steps.
     weights_at: Any = lru_cache(maxsize=2)(lambda t, multiply: lossy(multiply.W, t, drop, away, seed))
 
@@ -47,7 +42,7 @@ def faulty(
         lossless = not (drop or away)
         weights, symmetric = weights_at(0 if lossless else t, multiply)
         product: Any = multiply if lossless else partial(multiply, weights=weights)
-        arrived = inner.exchange(memory, messages, product, t, first)[0] if inner else product(messages)
+        arrived = product(messages)
         if not stale:
             return arrived, memory
         check_memory(memory, messages, counts=range(stale + 1))
@@ -56,8 +51,7 @@ def faulty(
         pairs = [delayed(y, w, late, ages, stale, own) for y, w, late in zip(messages, arrived, memory, strict=True)]
         return tuple(mixed for mixed, _ in pairs), tuple(late for _, late in pairs)
 
-    settings = {"drop": drop, "away": away, "stale": stale, "seed": seed, "message_dtype": message_dtype}
-    return Channel(lambda message: (), exchange, settings, size=inner.size if inner else None)
+    return Channel(lambda message: (), exchange, {"drop": drop, "away": away, "stale": stale, "seed": seed})
 
 
 def delayed(

@@ -6,14 +6,13 @@ these bits give the difference between two of them. Here the spacing follows the
 
 import re
 from collections.abc import Iterable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dnasa.arrays import like
+from dnasa.arrays import compiled, like
 from dnasa.channels.codecs import array, in_blocks, kernels, packed, unpacked
 from dnasa.channels.exchange import check_memory
 from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply
@@ -137,10 +136,10 @@ def moniqua(plan: int | str = 8) -> Channel:
 def encode(grid: Grid, message: Array, largest: Array) -> Array:
     numbers, width = tensor(message), message.shape[-1]
     seen = tensor(largest).to(numbers.dtype)
-    if quick := kernels(numbers, numbers.dtype):
+    if fast := kernels(numbers, numbers.dtype):
         payload = numbers.new_empty((*numbers.shape[:-1], row_bytes(width, grid.bits)), dtype=torch.uint8)
         rows = numbers.numel() // width
-        quick.encode_residues(
+        fast.encode_residues(
             array(numbers), array(seen), array(payload), rows, width, *grid, numbers.dtype == torch.float64
         )
         return same_library(payload, message)
@@ -154,21 +153,20 @@ def mix(grid: Grid, message: Array, largest: Array, own: Array, links: Iterable[
     """The message after the exchange, and the largest differences seen, which stay near those of the neighbours."""
     numbers = tensor(message)
     seen = DECAY * tensor(largest).to(numbers.dtype)
-    quick = kernels(numbers, numbers.dtype)
-    how = partial(_mix_quickly, quick) if quick else _mix
+    how = _mix_compiled if kernels(numbers, numbers.dtype) else _mix
     mixed, seen = how(grid, numbers, seen.contiguous(), tensor(own), links)
     return same_library(mixed, message), same_library(seen, message)
 
 
-def _mix_quickly(
-    quick: Any, grid: Grid, numbers: Tensor, seen: Tensor, own: Tensor, links: Iterable[Link]
+def _mix_compiled(
+    grid: Grid, numbers: Tensor, seen: Tensor, own: Tensor, links: Iterable[Link]
 ) -> tuple[Tensor, Tensor]:
     *_, nodes, width = numbers.shape
     runs, is_double = numbers.shape[:-2].numel(), numbers.dtype == torch.float64
     out = torch.empty_like(numbers, memory_format=torch.contiguous_format)
     for weights, theirs in links:
         x, own_payload, payload, factors = map(array, (numbers, own, tensor(theirs), like(weights, numbers)))
-        quick.mix_residues(
+        compiled.mix_residues(
             x, own_payload, payload, factors, array(out), array(seen), runs, nodes, width, *grid, is_double
         )
         numbers = out

@@ -265,11 +265,11 @@ def make_channel(given: Options) -> "Channel | None":
 
     if given.clock is not None:
         raise InputError("--clock expects all messages to arrive: leave it out, or --drop, --away and --stale.")
-    if given.compress is not None:
-        raise InputError("--compress cannot be combined with --drop, --away and --stale: leave one of them out.")
+    if given.compress is not None or given.message_dtype is not None:
+        raise InputError("--compress and --message-dtype cannot be combined with --drop, --away and --stale.")
     if given.rounds not in (None, "1"):
         raise InputError("--drop, --away and --stale need one round per exchange: leave out --rounds.")
-    return faulty(given.drop, given.away, given.stale, given.seed, given.message_dtype)
+    return faulty(given.drop, given.away, given.stale, given.seed)
 
 
 def check_comparison(given: Options) -> list[str]:

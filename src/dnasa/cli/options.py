@@ -94,7 +94,7 @@ class Options:
     )
     weights: str | None = option(
         None,
-        "Mixing weights: laplacian, metropolis, max_degree or lazy. Default: 1/3 on the ring (lazy where no --topology is "
+        "Mixing weights: laplacian, metropolis or lazy. Default: 1/3 on the ring (lazy where no --topology is "
         "given and the rule needs it), else laplacian.",
     )
     weights_by: str | None = option(None, "rows: nodes count in proportion to their rows. Default: all the same.")

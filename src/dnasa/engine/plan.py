@@ -11,7 +11,7 @@ import numpy as np
 from dnasa.arrays import concatenate, crc32, like, stack, to_numpy
 from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, UserCode, positive, whole
 from dnasa.engine.options import RunOptions
-from dnasa.prox import checked
+from dnasa.problems.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Variant, VariantGroup
 from dnasa.rules.schedules import constant

@@ -7,12 +7,12 @@ from dnasa.extras import needed_by
 from dnasa.problems.problem import Problem
 
 if TYPE_CHECKING:
-    from dnasa.problems import augment, models
+    from dnasa.problems import augment, models, prox
+    from dnasa.problems.classification import Classification
     from dnasa.problems.custom import Custom
     from dnasa.problems.least_squares import LeastSquares
     from dnasa.problems.regression import Regression
     from dnasa.problems.robust_regression import RobustRegression
-    from dnasa.problems.stacked.classification import Classification
     from dnasa.problems.supervised import Supervised
 
 __all__ = [
@@ -25,11 +25,12 @@ __all__ = [
     "Supervised",
     "augment",
     "models",
+    "prox",
 ]
 
 
 MODULES = {
-    "Classification": "stacked.classification",
+    "Classification": "classification",
     "Custom": "custom",
     "LeastSquares": "least_squares",
     "Regression": "regression",
@@ -42,7 +43,7 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         """Import a problem when it is first used, since some need torch."""
         with needed_by(f"dnasa.problems.{name}"):
-            if name in ("augment", "models"):
+            if name in ("augment", "models", "prox"):
                 return import_module(f"dnasa.problems.{name}")
             if name in MODULES:
                 return getattr(import_module(f"dnasa.problems.{MODULES[name]}"), name)

@@ -1,19 +1,17 @@
 """A problem defined by a gradient function."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import adds_up, as_floats, contiguous, copied, dtype_name, like, moderate, to_numpy
+from dnasa.arrays import adds_up, as_floats, checksum, contiguous, copied, dtype_name, like, moderate, stack, to_numpy
 from dnasa.core import Array, InputError, Prox, UserCode, first_line, name_user_code, nodes_text, whole
 from dnasa.extras import needed_by
-from dnasa.problems.checksums import checksum
-from dnasa.problems.problem import Problem
+from dnasa.problems.problem import Problem, function_name
 from dnasa.randomness import Generators
 
 
@@ -33,11 +31,12 @@ class Custom(Problem):
         loss: `loss(x, node)`, evaluated at the mean iterate and averaged over the nodes.
         full_gradient: `full_gradient(x, node)`, evaluated at the mean iterate and averaged over the nodes.
         nodes: The number of nodes; by default any.
-        fingerprint: A text that identifies the gradient function and its data: a resumed run must have the same. By default
-            the function's code and the arrays, numbers and functions that it refers to are compared.
+        fingerprint: A text that identifies the gradient function and its data: a resumed run must have the same. The default
+            consists of the starting point and the qualified names of `gradient` and `prox`: their code and their data are not
+            compared, so give a fingerprint where either may change.
         batched: Whether `gradient` computes all nodes and runs in one call.
         evaluate: `evaluate(x)`, further metrics of the mean iterate: numbers by name.
-        prox: The proximal operator of h (`dnasa.prox`), or a projection.
+        prox: The proximal operator of h (`dnasa.problems.prox`), or a projection.
 
     Examples:
         >>> targets = np.array([1.0, 2.0, 6.0])  # of three nodes
@@ -57,15 +56,10 @@ class Custom(Problem):
         prox: Prox | None = None,
     ):
         _check_function("gradient", gradient, _arguments(batched))
-        optional: dict[str, tuple[Any, str]] = {
-            "loss": (loss, "x, node"),
-            "full_gradient": (full_gradient, "x, node"),
-            "evaluate": (evaluate, "x"),
-            "prox": (prox, "x, step"),
-        }
-        for name, (function, arguments) in optional.items():
-            if function is not None:
-                _check_function(name, function, arguments)
+        _check_function("loss", loss, "x, node", optional=True)
+        _check_function("full_gradient", full_gradient, "x, node", optional=True)
+        _check_function("evaluate", evaluate, "x", optional=True)
+        _check_function("prox", prox, "x, step", optional=True)
         self.point = _starting_point(start)
         self.nodes = None if nodes is None else whole("nodes", nodes)
         self.gradient_function = gradient
@@ -96,30 +90,19 @@ class Custom(Problem):
         def gradient(x: Array, node: Any, rng: Any) -> Array:
             point = x.detach().requires_grad_()
             whose = "batched loss" if batched else f"loss of node {node}"
-            with _explaining_numpy(whose):
-                value = loss(point, node, rng)
+            value = loss(point, node, rng)
             _check_loss(value, tuple(x.shape[:-1]), whose)
             return torch.autograd.grad(value.sum(), point)[0]
 
+        gradient.__qualname__ = function_name(loss)
         return cls(gradient, torch.as_tensor(start), batched=batched, **options)
 
     @cached_property
     def fingerprint(self) -> str:
         if self.user_fingerprint is not None:
             return self.user_fingerprint
-        return f"custom, start {checksum(self.point)}" + (f", prox {checksum(self.prox)}" if self.prox else "")
-
-    @cached_property
-    def _gradient_checksum(self) -> str:
-        return checksum(self.gradient_function)
-
-    def node_fingerprint(self, node: int) -> str:
-        """Identifies the gradient function in this process, which may refer only to the data of this process's nodes.
-
-        Args:
-            node: A node that this process holds.
-        """
-        return self._gradient_checksum if self.user_fingerprint is None else ""
+        prox = f", prox {function_name(self.prox)}" if self.prox else ""
+        return f"custom {function_name(self.gradient_function)}, start {checksum(self.point)}{prox}"
 
     def start(self, seed: int) -> Array:
         return self.point
@@ -175,10 +158,10 @@ class Custom(Problem):
         return g
 
     def _generators(self, seeds: Sequence[int], nodes: range) -> Generators:
-        made = self.generators
-        if made is None or made.nodes != nodes or list(made.seeds) != list(seeds):
-            made = self.generators = Generators("custom", seeds, nodes)
-        return made
+        known = self.generators
+        if known is None or known.nodes != nodes or list(known.seeds) != list(seeds):
+            self.generators = known = Generators("custom", seeds, nodes)
+        return known
 
     def _check_finite(self, g: Array, x: Array, nodes: range, t: int) -> None:
         """Refuse a gradient that is not finite although x is moderate: that is a bug in the function, not divergence."""
@@ -190,16 +173,20 @@ class Custom(Problem):
             )
 
     def evaluate(self, mean: Array, nodes: range, weights: Sequence[float] | None = None) -> dict[str, Array]:
+        factors = [1.0] * len(nodes) if weights is None else weights
+
+        def average(function: Callable[[Array, int], Any], x: Array) -> Any:
+            return sum(w * function(x, node) for node, w in zip(nodes, factors, strict=True)) / len(nodes)
+
         out: dict[str, Array] = {}
         if self.loss:
-            out["train_loss"] = self._average(self._loss, mean, nodes, weights, mean[..., 0])
+            losses = [[average(self._loss, x) for x in variant] for variant in mean]
+            out["train_loss"] = like(np.array(losses), mean)
         if self.full_gradient:
-            out["gradient"] = self._average(self._full_gradient, mean, nodes, weights, mean)
-        return out | self._own_metrics(mean)
+            out["gradient"] = stack([stack([average(self._full_gradient, x) for x in variant]) for variant in mean])
+        return out | (self._own_metrics(mean) if self.metrics else {})
 
     def _own_metrics(self, mean: Array) -> dict[str, Array]:
-        if self.metrics is None:
-            return {}
         measured = [[self._measured(point) for point in variant] for variant in mean]
         names = measured[0][0]
         if any(each.keys() != names.keys() for variant in measured for each in variant):
@@ -208,66 +195,44 @@ class Custom(Problem):
 
     def _measured(self, point: Array) -> dict[str, float]:
         """Call `evaluate`, and check that it returns numbers by name, finite where x is."""
-        assert self.metrics is not None
         with UserCode(lambda: "The function evaluate"):
-            given = self.metrics(copied(point))
-        try:
-            numbers = {str(name): float(value) for name, value in given.items()}
-        except (AttributeError, TypeError, ValueError, RuntimeError):
-            raise InputError("evaluate must return a dictionary of numbers, such as {'distance': 0.5}.") from None
-        for name, value in numbers.items():
-            if not isfinite(value) and moderate(point):
-                raise InputError(
-                    f"The metric '{name}' is {value} although x is finite: return a finite number, or give the metric to "
-                    "solve(metrics=...), where it may be undefined."
-                )
-        return numbers
+            returned = self.metrics(copied(point))  # type: ignore[misc]
+        if not isinstance(returned, Mapping):
+            raise InputError("evaluate must return a dictionary of numbers, such as {'distance': 0.5}.")
+        return {str(name): _number(f"metric '{name}'", value, point) for name, value in returned.items()}
 
     def _loss(self, x: Array, node: int) -> float:
-        assert self.loss is not None
         with UserCode(lambda: f"The loss of node {node}"):
-            value = self.loss(copied(x), node)
-        try:
-            number = float(value)
-        except (TypeError, ValueError, RuntimeError):
-            what = type(value).__name__
-            raise InputError(f"The loss of node {node} is of type {what}: return a single number.") from None
-        if not isfinite(number) and moderate(x):
-            raise InputError(f"The loss of node {node} is {number} although x is finite: check the function loss.")
-        return number
+            value = self.loss(copied(x), node)  # type: ignore[misc]
+        return _number(f"loss of node {node}", value, x)
 
     def _full_gradient(self, x: Array, node: int) -> Array:
-        assert self.full_gradient is not None
         with UserCode(lambda: f"The full gradient of node {node}"):
-            value = self.full_gradient(copied(x), node)
+            value = self.full_gradient(copied(x), node)  # type: ignore[misc]
         g = _like(value, x, f"full gradient of node {node}")
         if not (abs(g) < np.inf).all() and moderate(x):
-            raise InputError(
-                f"The full gradient of node {node} is not finite although x is: check the function full_gradient."
-            )
+            raise InputError(f"The full gradient of node {node} is not finite although x is: check full_gradient.")
         return g
 
-    @staticmethod
-    def _average(
-        function: Callable[[Array, int], Any],
-        mean: Array,
-        nodes: range,
-        weights: Sequence[float] | None,
-        out_like: Array,
-    ) -> Array:
-        out, factors = copied(out_like), [1.0] * len(nodes) if weights is None else weights
-        for variant in range(mean.shape[0]):
-            for s in range(mean.shape[1]):
-                values = [w * function(mean[variant, s], node) for node, w in zip(nodes, factors, strict=True)]
-                out[variant, s] = sum(values) / len(nodes)
-        return out
+
+def _number(name: str, value: Any, x: Array) -> float:
+    """What a function returned as a number, finite where x is moderate."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"The {name} is of type {type(value).__name__}: return a single number.") from None
+    if not isfinite(number) and moderate(x):
+        raise InputError(f"The {name} is {number} although x is finite: return a finite number.")
+    return number
 
 
 def _arguments(batched: bool) -> str:
     return "x, nodes, rngs" if batched else "x, node, rng"
 
 
-def _check_function(name: str, function: Any, arguments: str) -> None:
+def _check_function(name: str, function: Any, arguments: str, optional: bool = False) -> None:
+    if optional and function is None:
+        return
     wanted = f"{name} must be a function {name}({arguments})"
     if not callable(function):
         raise InputError(f"{wanted}, not {type(function).__name__}.")
@@ -322,24 +287,9 @@ def _like(value: Any, point: Array, name: str, when: str = "") -> Array:
     return like(array, point)
 
 
-@contextmanager
-def _explaining_numpy(whose: str) -> Iterator[None]:
-    """Replace the errors for mixing tensors and arrays, which name neither the node nor the remedy."""
-    try:
-        yield
-    except (TypeError, RuntimeError) as error:
-        if "numpy" not in str(error):
-            raise
-        raise InputError(
-            f"The {whose} combines the tensor x with NumPy: convert data with torch.from_numpy, use torch functions."
-        ) from error
-
-
 def _check_loss(value: Any, shape: tuple[int, ...], whose: str) -> None:
     if not getattr(value, "requires_grad", False):
         raise InputError(f"The {whose} does not depend on x by torch operations: compute it from the tensor x.")
-    if value.is_complex():
-        raise InputError(f"The {whose} is complex: return a real number, such as its real part or its absolute value.")
-    if tuple(value.shape) != shape:
-        wanted = f"one number for each row of x, {shape}" if shape else "a single number"
-        raise InputError(f"The {whose} has shape {tuple(value.shape)}: return {wanted}.")
+    if tuple(value.shape) != shape or value.is_complex():
+        wanted = f"one real number for each row of x, {shape}" if shape else "a single real number"
+        raise InputError(f"The {whose} has shape {tuple(value.shape)} and {value.dtype}: return {wanted}.")

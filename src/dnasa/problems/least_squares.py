@@ -108,7 +108,7 @@ class LeastSquares(Problem):
     def _test_moments(self, nodes: range) -> np.ndarray:
         """The mean of (X, noise)(X, noise)' over the test samples of these nodes."""
         if nodes not in self.moments:
-            streams, size = Streams("test"), self.dim + 1
+            streams, size = Streams("test", rounded=True), self.dim + 1
             total = np.zeros((size, size))
             many = max(1, min(64, AT_ONCE // size**2))
             for first in range(0, len(nodes), many):

@@ -217,7 +217,7 @@ class GPT(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.Sequential(*(Layer(width, heads, context, dropout) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
-        self.head = Linear(width, symbols, bias=False)
+        self.head = nn.Linear(width, symbols, bias=False)
         self._initialise(layers)
         if tied:
             self.head.weight = self.embedding.weight
@@ -243,7 +243,7 @@ class Layer(nn.Module):
         super().__init__()
         self.first_norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = Attention(width, heads, context, dropout)
-        self.widen, self.narrow = Linear(width, 4 * width), Linear(4 * width, width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -252,12 +252,12 @@ class Layer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention in plain products, which vmap can batch over many models."""
+    """Causal attention."""
 
     def __init__(self, width: int, heads: int, context: int, dropout: float):
         super().__init__()
         self.heads = heads
-        self.project, self.out = Linear(width, 3 * width), Linear(width, width)
+        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.dropout = nn.Dropout(dropout)
         future = torch.ones(context, context, dtype=torch.bool).triu(1)
         self.register_buffer("future", future, persistent=False)
@@ -272,13 +272,6 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(-3, -2).flatten(-2))
 
 
-class Linear(nn.Linear):
-    """All positions as rows of one matrix: vmap would otherwise copy the weights for each sample."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
-
-
 # ---------------------------------------------------------------- character LSTM
 
 
@@ -291,22 +284,22 @@ def lstm(symbols: int, layers: int = 1, width: int = 128) -> nn.Module:
         width: The size of the embedding and of each layer.
     """
     embedding, recurrent = nn.Embedding(symbols, width), (Recurrent(width) for _ in range(layers))
-    return nn.Sequential(embedding, *recurrent, Linear(width, symbols))
+    return nn.Sequential(embedding, *recurrent, nn.Linear(width, symbols))
 
 
 class Recurrent(nn.Module):
-    """A layer of an LSTM in plain products, which vmap can batch over many models."""
+    """A layer of an LSTM that remembers at first."""
 
     def __init__(self, width: int):
         super().__init__()
-        self.inputs, self.state = Linear(width, 4 * width), nn.Linear(width, 4 * width, bias=False)
+        self.inputs, self.state = nn.Linear(width, 4 * width), nn.Linear(width, 4 * width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         output = memory = torch.zeros_like(x[..., 0, :])
         outputs = []
         for given in self.inputs(x).unbind(-2):
             keep, write, show, value = (given + self.state(output)).chunk(4, -1)
-            memory = (keep + 1).sigmoid() * memory + write.sigmoid() * value.tanh()  # + 1: it remembers at first
+            memory = (keep + 1).sigmoid() * memory + write.sigmoid() * value.tanh()  # + 1: it remembers
             output = show.sigmoid() * memory.tanh()
             outputs.append(output)
         return torch.stack(outputs, -2)

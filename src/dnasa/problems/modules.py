@@ -1,20 +1,18 @@
 """Any torch module as a function of one vector of parameters: its gradients, and its outputs when tested."""
 
 import copy
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call
 
 from dnasa.core import InputError, Layout, first_line
 
-BATCH_NORM, CONVOLUTION = nn.modules.batchnorm._BatchNorm, nn.modules.conv._ConvNd
-GROUPABLE = (BATCH_NORM, CONVOLUTION, nn.GroupNorm, nn.Linear)
+BATCH_NORM = nn.modules.batchnorm._BatchNorm
 STREAMS = 4  # streams on which a GPU computes several models at the same time
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -49,7 +47,6 @@ class FlatModule:
             for kind in ("running_mean", "running_var")
         }
         self.streams: list[torch.cuda.Stream] = []
-        self.wide: dict[int, nn.Module] = {}  # by the number of models
 
     def constants(self) -> dict[str, Tensor]:
         """The tensors that are neither trained nor computed from data."""
@@ -70,15 +67,8 @@ class FlatModule:
         torch.cat([slope.reshape(-1) for slope in slopes], out=out)
         return value.detach()
 
-    def gradients_mapped(self, flat: Tensor, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
-        """The gradients of many models, `flat` (R, d), each with its own batch, by vmap."""
-        parts = [part.clone(memory_format=torch.contiguous_format) for part in self._split(flat)]
-        one = grad(lambda *given: scale * self._value(self.training, *given))
-        slopes = vmap(one, randomness="different")(parts, x, y)
-        return torch.cat([slope.reshape(len(flat), -1) for slope in slopes], 1)
-
     def gradients_on_streams(self, flat: Tensor, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
-        """The same, model by model on a GPU, several at the same time."""
+        """The gradients of many models, `flat` (R, d), each with its own batch, on a GPU: several at the same time."""
         self.streams = self.streams or [torch.cuda.Stream() for _ in range(STREAMS)]
         out, current = torch.empty_like(flat), torch.cuda.current_stream()
         for stream in self.streams:
@@ -89,58 +79,6 @@ class FlatModule:
         for stream in self.streams:
             current.wait_stream(stream)
         return out
-
-    def gradients_widened(self, flat: Tensor, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
-        """The same of convolutional networks, as one network with a group of channels for each model."""
-        models = len(flat)
-        if models not in self.wide:
-            self.wide[models] = widened(self.training, models)
-        parts = [part.flatten(0, 1).detach().clone().requires_grad_() for part in self._split(flat)]
-        with torch.enable_grad(), self._precision():
-            channels = x.transpose(0, 1).flatten(1, 2)
-            outputs = functional_call(self.wide[models], dict(zip(self.trained, parts, strict=True)), (channels,))
-            values = vmap(self.loss)(outputs.unflatten(1, (models, -1)).transpose(0, 1), y)
-        slopes = torch.autograd.grad(scale * values.sum(), parts)
-        return torch.cat([slope.reshape(models, -1) for slope in slopes], 1)
-
-    def is_widenable(self, flat: Tensor, x: Tensor, y: Tensor) -> bool:
-        """Whether two models at once have the gradients of each alone: a network may mix its channels in ways of its own."""
-        layers = [part for part in self.training.modules() if next(part.parameters(recurse=False), None) is not None]
-        random = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in self.training.modules())
-        frozen = len(self.trained) < len(list(self.training.parameters()))
-        if x.ndim < 3 or random or frozen or not all(isinstance(part, GROUPABLE) for part in layers):
-            return False
-        points, inputs, targets = torch.stack([flat, flat.flip(0)]), torch.stack([x, -x.flip(-1)]), torch.stack([y, y])
-        alone = torch.empty_like(points)
-        with self._full_precision():
-            for i in range(2):
-                self.gradient(points[i], inputs[i], targets[i], alone[i])
-            try:
-                together = self.gradients_widened(points, inputs, targets)
-            except (RuntimeError, TypeError, ValueError):
-                return False
-        return bool(((together - alone).norm(dim=1) <= 1e-3 * alone.norm(dim=1)).all())
-
-    @contextmanager
-    def _full_precision(self) -> Iterator[None]:
-        autocast, self.autocast = self.autocast, False
-        try:
-            with torch.backends.cudnn.flags(enabled=False):  # its convolutions may round to TF32
-                yield
-        finally:
-            self.autocast = autocast
-
-    def is_mappable(self, flat: Tensor, x: Tensor, y: Tensor) -> bool:
-        """Whether vmap computes it well: it is slow for convolutions, and for operations that it has no rule for."""
-        if any(isinstance(part, CONVOLUTION) for part in self.training.modules()):
-            return False
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("error", message="There is a performance drop")
-                self.gradients_mapped(flat.expand(2, -1), x.expand(2, *x.shape), y.expand(2, *y.shape))
-        except (RuntimeError, TypeError, ValueError, UserWarning):
-            return False
-        return True
 
     def _value(self, module: nn.Module, parts: Sequence[Tensor], x: Tensor, y: Tensor) -> Tensor:
         with self._precision():
@@ -185,7 +123,13 @@ class FlatModule:
     def check(self, flat: Tensor, x: Tensor, y: Tensor) -> int:
         """Refuse a model or a loss that cannot work; returns about how many bytes autograd stores for each row."""
         before = {name: part.clone() for name, part in self.training.named_buffers()}
-        with counting_saved() as saved:
+        saved: list[int] = []
+
+        def count(part: Tensor) -> Tensor:
+            saved.append(part.numel() * part.element_size())
+            return part
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda part: part):
             self._check_gradient(flat, x, y)
         for name, part in self.training.named_buffers():
             if name not in before or not torch.equal(part, before[name]):
@@ -209,47 +153,10 @@ class FlatModule:
             )
 
 
-@contextmanager
-def counting_saved() -> Iterator[list[int]]:
-    """Yields a list that collects the sizes in bytes of what autograd stores for the backward pass."""
-    sizes: list[int] = []
-
-    def count(part: Tensor) -> Tensor:
-        sizes.append(part.numel() * part.element_size())
-        return part
-
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda part: part):
-        yield sizes
-
-
 def check_number(name: str, value: object) -> None:
     if not isinstance(value, Tensor) or value.ndim:
         what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise InputError(f"The {name} returned {what}: return a tensor with one number, the mean over the batch.")
-
-
-class GroupedLinear(nn.Linear):
-    """A layer of several models on their concatenated features."""
-
-    models = 1
-
-    def forward(self, x: Tensor) -> Tensor:
-        grouped = nn.functional.conv1d(x.unsqueeze(-1), self.weight.unsqueeze(-1), self.bias, groups=self.models)
-        return grouped.squeeze(-1)
-
-
-def widened(module: nn.Module, models: int) -> nn.Module:
-    """The module for channels of many models side by side; its parameters must be given, stacked along their first axis."""
-    module = _clone(module)
-    for part in module.modules():
-        if isinstance(part, CONVOLUTION):
-            part.groups *= models
-        elif isinstance(part, nn.GroupNorm):
-            part.num_groups *= models
-        elif isinstance(part, nn.Linear):
-            part.__class__ = GroupedLinear
-            cast(GroupedLinear, part).models = models
-    return module
 
 
 def _has_statistics(part: nn.Module) -> bool:

@@ -107,6 +107,12 @@ class Problem(Protocol):
         return None
 
 
+def function_name(function: Any) -> str:
+    """The qualified name of a function, or of the class of another callable; that of a partial is its function's."""
+    function = getattr(function, "func", function)
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
 class Completed(Problem):
     """A problem of another class, with the defaults of the members that it lacks."""
 

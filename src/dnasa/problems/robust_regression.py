@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dnasa.arrays import checksum
 from dnasa.core import Array, InputError, whole
-from dnasa.problems.checksums import checksum
 from dnasa.problems.problem import Problem
 from dnasa.randomness import Samples, Streams
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dnasa.arrays import checksum
 from dnasa.core import InputError, choose, positive, whole
-from dnasa.problems.checksums import checksum
 from dnasa.problems.problem import Problem
 from dnasa.randomness import Samples
 
@@ -118,7 +118,7 @@ class Sharded(Problem):
 
     def node_fingerprint(self, node: int, seeds: Sequence[int] | None = None) -> str:
         its = self._node_fingerprints[node]
-        return its if seeds is None else f"{its}, divided {checksum([self.shards_of(seed)[node] for seed in seeds])}"
+        return its if seeds is None else f"{its}, divided {checksum(*(self.shards_of(seed)[node] for seed in seeds))}"
 
     @cached_property
     def _node_fingerprints(self) -> list[str]:

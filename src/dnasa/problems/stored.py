@@ -6,8 +6,8 @@ from numpy.lib.array_utils import byte_bounds
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
+from dnasa.arrays import checksum
 from dnasa.core import Array, InputError
-from dnasa.problems.checksums import checksum
 
 CENTRE, SPREAD = 0.5, 0.25  # images of bytes become (x / 255 - CENTRE) / SPREAD
 
@@ -45,7 +45,7 @@ class DeviceRows:
         first, last = self.tensor[int(rows.min())], self.tensor[int(rows.max())]
         begin = first.storage_offset()
         end = last.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(last.shape, last.stride(), strict=True))
-        return checksum(rows - rows.min(), self.shape, self.memory[begin:end])
+        return checksum(rows - rows.min(), str(self.shape), self.memory[begin:end])
 
 
 def as_tensor(array: Array) -> Tensor:

@@ -10,15 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dnasa.arrays import checksum
 from dnasa.core import InputError, Layout, choose, first_line
 from dnasa.cuda import CudaGraphs
 from dnasa.data import Dataset, class_table
 from dnasa.data.partitions import label_difference
 from dnasa.data.validation import validation_name
-from dnasa.problems.checksums import checksum
 from dnasa.problems.modules import FlatModule, Loss, check_number
+from dnasa.problems.problem import function_name
 from dnasa.problems.sharded import Model, Sharded, Shards, seeded
-from dnasa.problems.stacked import batched
+from dnasa.problems.stack import Stack, as_stack
 from dnasa.problems.stored import DeviceRows, as_inputs, as_targets
 from dnasa.randomness import Streams
 
@@ -116,8 +117,8 @@ class Supervised(Sharded):
         self.test_labels = self._stored("test_labels", data.test_labels)
         self._check_rows((len(self.inputs), len(self.labels)), (len(self.test_inputs), len(self.test_labels)))
         self._check_shapes(self.inputs.shape, self.test_inputs.shape)
-        self.dropout = Streams("dropout")
-        self.changes = Streams("augment")
+        self.dropout = Streams("dropout", rounded=True)
+        self.changes = Streams("augment", rounded=True)
         self.order = Streams("order")
         if isinstance(loss, nn.Module):  # it may hold weights
             loss = copy.deepcopy(loss).to(self.device, self.dtype)
@@ -125,7 +126,7 @@ class Supervised(Sharded):
         point = self.start(0)
         self.measures = {"test_loss": test_loss or loss} | self._check_model(point) | _checked_names(metrics or {})
         self._check_measures(point)
-        self.stack = self._stack(point)
+        self.stack = self._stack()
         self.replayed = CudaGraphs(self._many_on_gpu)
         self.capturable = True
 
@@ -140,7 +141,6 @@ class Supervised(Sharded):
         x, y = self._batch(torch.as_tensor(np.resize(shard, self.batch)).to(self.device))
         with seeded(self.device, 0):
             self.footprint = self.module.check(point, self._check_augment(x), y)
-            self.many = self._way_of_many(point, x, y) if self.device.type == "cuda" else None
         outputs = self.module.outputs(point, x, self._no_statistics())
         if not _are_classes(outputs, y):
             return {}
@@ -150,13 +150,6 @@ class Supervised(Sharded):
         if self.module.norms and y.ndim == 1:
             self._warn_of_batch_norm(outputs.shape[-1])
         return {"test_accuracy": _accuracy}
-
-    def _way_of_many(self, *batch: Tensor) -> Callable[..., Tensor]:
-        """How a GPU computes many models best; one wide network was measured in bfloat16 alone."""
-        if self.module.is_mappable(*batch):
-            return self.module.gradients_mapped
-        wide = self.module.autocast and self.module.is_widenable(*batch)
-        return self.module.gradients_widened if wide else self.module.gradients_on_streams
 
     def _warn_of_batch_norm(self, classes: int) -> None:
         """Warn where nodes train with the statistics of different classes; rows in other processes are not looked at."""
@@ -170,12 +163,9 @@ class Supervised(Sharded):
                 stacklevel=4,
             )
 
-    def _stack(self, point: Tensor) -> "batched.Stack | None":
-        """On a CPU, many models with known layers and a known loss are faster as one array."""
-        module = self.module
-        known = module.loss in SLOPES
-        stack = batched.stack(self._seeded(0)) if known and self.device.type == "cpu" and not module.autocast else None
-        return stack if stack is not None and sum(stack.sizes) == len(point) else None
+    def _stack(self) -> Stack | None:
+        """Many models with known layers and a known loss are faster as one array."""
+        return as_stack(self._seeded(0)) if self.module.loss in SLOPES and not self.module.autocast else None
 
     def _check_augment(self, inputs: Tensor) -> Tensor:
         """Check that augmented inputs have the shape and dtype of the inputs."""
@@ -209,8 +199,16 @@ class Supervised(Sharded):
         """Identifies the test data, the model and the loss; the nodes' rows may be in other processes."""
         every = np.arange(len(self.test_inputs))
         data = self.test_counts or (self.test_inputs.checksum(every), self.test_labels.checksum(every))
-        model = self.layout, repr(self.module.tested), self.module.constants(), self.module.autocast
-        common = checksum(data, model, self.module.loss, self.augment)
+        constants, loss = self.module.constants(), self.module.loss
+        if isinstance(loss, nn.Module):
+            constants |= loss.state_dict()
+        names = [
+            repr(loss) if isinstance(loss, nn.Module) else function_name(loss),
+            self.augment and function_name(self.augment),
+        ]
+        common = checksum(
+            repr((data, self.layout, self.module.tested, self.module.autocast, names)), *constants.values()
+        )
         return f"supervised, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
 
     def _checksum_of(self, rows: np.ndarray, tests: np.ndarray) -> str:
@@ -238,7 +236,7 @@ class Supervised(Sharded):
             inputs = torch.stack(changed)
         if self.stack is not None:
             return self._stacked(x.reshape(-1, x.shape[-1]), inputs, targets).view_as(x)
-        keys = [int(words[0]) for seed in seeds for words in self.dropout.words(seed, nodes, t)]
+        keys = [int(words[0]) for seed in seeds for words in self.dropout.states(seed, np.asarray(nodes, np.uint64), t)]
         compute = self._on_gpu if x.is_cuda else self._one_by_one
         return compute(x.reshape(-1, x.shape[-1]), inputs, targets, keys).view_as(x)
 
@@ -248,7 +246,7 @@ class Supervised(Sharded):
     def _augmented(self, inputs: Tensor, seed: int, node: int, t: int) -> Tensor:
         if not self.augment:
             return inputs
-        generator = torch.Generator(self.device).manual_seed(int(self.changes.words(seed, [node], t)[0, 0]))
+        generator = torch.Generator(self.device).manual_seed(int(self.changes.states(seed, node, t)[0]))
         return self.augment(inputs, generator)
 
     def _stacked(self, flat: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -292,7 +290,7 @@ class Supervised(Sharded):
             self.capturable = False
 
     def _many_on_gpu(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        return self.many(flat, x, y, self.loss_scale)  # type: ignore[misc]
+        return self.module.gradients_on_streams(flat, x, y, self.loss_scale)
 
     # ------------------------------------------------------------ evaluation
 

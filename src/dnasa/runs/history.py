@@ -8,7 +8,7 @@ import numpy as np
 
 from dnasa.arrays import concatenate
 from dnasa.core import COLUMNS, Array, InputError, Network, Rule, UserCode
-from dnasa.prox import checked
+from dnasa.problems.prox import checked
 from dnasa.rules.registry import Variant, VariantGroup
 from dnasa.runs import metrics
 from dnasa.runs.divergence import Divergence

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from dnasa.core import InputError, choose
 from dnasa.data import Dataset, load, partition
+from dnasa.problems.classification import Classification
 from dnasa.problems.regression import Regression
 from dnasa.problems.sharded import Sharded, Shards
-from dnasa.problems.stacked.classification import Classification
 from dnasa.problems.supervised import Augment, Supervised, WeightedCrossEntropy, cross_entropy
 from dnasa.tasks import models
 

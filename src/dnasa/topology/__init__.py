@@ -1,10 +1,7 @@
 """Graphs and their mixing matrices W: which nodes exchange messages, and with which weights."""
 
 from dnasa.topology.graphs import (
-    TOPOLOGIES,
     complete,
-    default,
-    default_name,
     directed_exponential,
     directed_ring,
     exponential,
@@ -12,12 +9,9 @@ from dnasa.topology.graphs import (
     grid,
     hypercube,
     ladder,
-    make,
-    one_peer,
     paper_random,
     path,
     random,
-    register,
     ring,
     squarest,
     star,
@@ -26,6 +20,7 @@ from dnasa.topology.graphs import (
 )
 from dnasa.topology.matrices import changing, check_weights, from_matrix
 from dnasa.topology.pairings import exact
+from dnasa.topology.registry import TOPOLOGIES, default, default_name, make, register
 from dnasa.topology.rounds import count_rounds, successive
 from dnasa.topology.types import Changing, Topology
 from dnasa.topology.weights import WEIGHTS
@@ -51,7 +46,6 @@ __all__ = [
     "hypercube",
     "ladder",
     "make",
-    "one_peer",
     "paper_random",
     "path",
     "random",

@@ -1,15 +1,14 @@
-"""Graphs by name, from networkx, and what remains of a graph when nodes are lost.
+"""Graphs, also from networkx, and what remains of a graph when nodes are lost.
 
 Weights default to `I - L / lambda_max(L)` (L the graph Laplacian), the ring's to 1/3 for a node itself and both neighbours;
 these reproduce the paper's rho for its four graphs of 8 nodes. On directed graphs a node divides its weight equally among
 itself and the nodes it sends to.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
-from inspect import signature
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from math import log2
 from typing import Any
 
@@ -17,9 +16,8 @@ import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 
-from dnasa.core import Channel, InputError, Rule, check_new_name, choose, whole
-from dnasa.topology.matrices import check_weights, from_matrix
-from dnasa.topology.pairings import exact
+from dnasa.core import InputError, choose, whole
+from dnasa.topology.matrices import from_matrix
 from dnasa.topology.types import Topology, check_links, check_node, node_count
 from dnasa.topology.weights import WEIGHTS, Weights, equal_shares, laplacian, lazy, third
 
@@ -217,17 +215,6 @@ def _probability(p: Any) -> float:
     return value
 
 
-def one_peer(n: int, weights: str | None = None) -> Topology:
-    """One-peer exponential graph: `exact` for a power of two. At step t, node i averages with the node whose number differs
-    in digit t mod log2(n).
-
-    Args:
-        n: The number of nodes, a power of two.
-        weights: Must be None: the weights are one half each.
-    """
-    return replace(exact(_power_of_two(n, "The one-peer exponential graph"), weights), name="one_peer")
-
-
 PAPER_EDGES = (
     "1-2 2-3 3-6 4-6 4-5 5-7 7-8 1-8 1-3 3-7 4-7 4-8 2-8 2-5 5-6 1-6 1-4 2-4 2-6 6-7 1-7 1-5 5-8 3-8"  # as drawn
 )
@@ -290,7 +277,7 @@ def from_networkx(graph: nx.Graph, weights: str | None = None, name: str | None 
 
 
 def without(topology: Topology, lost: Sequence[int]) -> Topology:
-    """The graph of the remaining nodes, with the fewest new edges that make it (strongly) connected, and default weights.
+    """The graph of the remaining nodes, with new edges that make it (strongly) connected, and default weights.
 
     The remaining nodes are numbered again from 0, in the same order. A graph that averages exactly is made again for them.
 
@@ -316,28 +303,10 @@ def _missing(graph: nx.Graph) -> list[tuple[int, int]]:
 
 
 def _missing_directed(graph: nx.DiGraph) -> list[tuple[int, int]]:
-    """The fewest edges that make the graph strongly connected (Eswaran and Tarjan, 1976).
-
-    In the acyclic graph of the strongly connected parts, each source is matched with a sink that it reaches, as long as
-    there is one. One cycle runs through all matched pairs; the other sinks lead to the other sources.
-    """
-    parts = nx.condensation(graph)
-    if len(parts) == 1:
-        return []
-    sources = [part for part in parts if not parts.in_degree(part)]
-    sinks = [part for part in parts if not parts.out_degree(part)]
-    match: dict[int, int] = {}
-    for source in sources:
-        reached = nx.descendants(parts, source) | {source}
-        free = [sink for sink in sinks if sink in reached and sink not in match.values()]
-        if free:
-            match[source] = free[0]
-    first, *others = match
-    heads = [*others, first, *(source for source in sources if source not in match)]
-    tails = [*match.values(), *(sink for sink in sinks if sink not in match.values())]
-    node = {part: _lowest_degree(graph, parts.nodes[part]["members"]) for part in {*heads, *tails}}
-    pairs = zip_longest(tails, heads)
-    return [(node[tails[0] if tail is None else tail], node[first if head is None else head]) for tail, head in pairs]
+    """A cycle through all strongly connected parts, which makes the graph strongly connected."""
+    parts = reversed(list(nx.strongly_connected_components(graph)))  # senders first: some edges are there already
+    nodes = [_lowest_degree(graph, part) for part in parts]
+    return list(zip(nodes, [*nodes[1:], nodes[0]], strict=True)) if len(nodes) > 1 else []
 
 
 def _lowest_degree(graph: nx.Graph, nodes: set[int]) -> int:
@@ -353,122 +322,3 @@ def squarest(n: int) -> tuple[int, int]:
     n = node_count(n)
     rows = next(r for r in range(int(n**0.5), 0, -1) if n % r == 0)
     return rows, n // rows
-
-
-UNDIRECTED = (
-    ring,
-    ladder,
-    complete,
-    random,
-    star,
-    path,
-    grid,
-    torus,
-    hypercube,
-    exponential,
-    exact,
-    one_peer,
-    paper_random,
-)
-DIRECTED = (directed_ring, directed_exponential)
-TOPOLOGIES: dict[str, Callable[..., Any]] = {f.__name__: f for f in (*UNDIRECTED, *DIRECTED)}
-"""Graphs by name, with registered ones."""
-BUILT_IN = frozenset(TOPOLOGIES)
-
-
-def register(name: str, make: Callable[..., Any]) -> None:
-    """Make a graph of your own usable by name: in `connect`, `make`, `dnasa train --plugin`, study files and `dnasa topology`.
-
-    Registering a name again replaces a graph of your own, not a built-in one.
-
-    Args:
-        name: Letters, digits, - and _.
-        make: A function of the number of nodes, such as `networkx.wheel_graph`, that returns a networkx graph, a matrix W, or a
-            topology. If it has an argument `weights`, it is given the value of `--weights`; without one, these weights are
-            applied to a networkx graph, and refused for a W.
-    """
-    check_new_name("topology", name, BUILT_IN)
-    if not callable(make):
-        raise InputError(f"The maker of topology '{name}' must be a function of the number of nodes.")
-    takes_weights = "weights" in signature(make).parameters
-
-    def checked(nodes: int, weights: str | None = None) -> Topology:
-        nodes = node_count(nodes)
-        graph = make(nodes, weights=weights) if takes_weights else make(nodes)
-        try:
-            return replace(_registered(graph, nodes, None if takes_weights else weights), name=name)
-        except InputError as error:
-            raise InputError(f"Topology '{name}': {error}") from error
-
-    TOPOLOGIES[name] = checked
-
-
-def _registered(graph: Any, nodes: int, weights: str | None) -> Topology:
-    """The topology of what a registered function returned."""
-    if isinstance(graph, nx.Graph):
-        graph = from_networkx(graph, weights)
-    elif weights is not None:
-        raise InputError("It has weights of its own: leave weights out, or return a networkx graph.")
-    elif not isinstance(graph, Topology):
-        graph = from_matrix(graph)
-    if graph.nodes != nodes:
-        raise InputError(f"Its function returned {graph.nodes} nodes in place of {nodes}.")
-    return graph
-
-
-def make(name: str, nodes: int, weights: str | None = None) -> Topology:
-    """The topology of that name.
-
-    Args:
-        name: A name in `TOPOLOGIES`.
-        nodes: The number of nodes.
-        weights: A name in `WEIGHTS`, or "lazy"; by default those of the graph.
-    """
-    return choose("topology", name, TOPOLOGIES)(nodes, weights=weights)
-
-
-def default(
-    nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None
-) -> Topology:
-    """The graph where none is named, as `default_name` chooses it.
-
-    Args:
-        nodes: The number of nodes.
-        rules: The rules that will use the graph.
-        channel: How messages travel.
-        weights: As for `make`.
-    """
-    name, weights = default_name(nodes, rules, channel, weights)
-    return make(name, nodes, weights)
-
-
-def default_name(
-    nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None
-) -> tuple[str, str | None]:
-    """The name and the weights of the default graph.
-
-    It is exact, or ring where a rule or the channel needs a fixed graph, or weights are given. Rules that need larger
-    eigenvalues than those of the ring get its lazy weights.
-
-    Args:
-        nodes: The number of nodes.
-        rules: The rules that will use the graph.
-        channel: How messages travel.
-        weights: As for `make`.
-    """
-    if weights:
-        return "ring", weights
-    users = list(rules)
-    if not (channel and channel.fixed_graph) and _suits(exact(nodes), users):
-        return "exact", None
-    return "ring", None if _suits(ring(nodes), users) else "lazy"
-
-
-def _suits(graph: Topology, rules: Sequence[Rule]) -> bool:
-    """Whether all of the rules can use the graph, with any number of rounds."""
-    try:
-        for rule in rules:
-            check_weights(rule, graph, 1)
-    except InputError:
-        return False
-    return True

@@ -140,28 +140,18 @@ def _worst_sum(matrix: sp.csr_array, axis: int) -> tuple[int, float]:
 
 def _check_mixing(matrix: sp.csr_array) -> None:
     """rho < 1 exactly when the graph is (strongly) connected and aperiodic; both are properties of the graph."""
-    parts, _ = csgraph.connected_components(matrix, connection="strong")
+    parts, labels = csgraph.connected_components(matrix, connection="strong")
     if parts > 1:
         kind = "connected" if _asymmetry(matrix) is None else "strongly connected"
-        sender, receiver = _unreachable(matrix)
+        first, other = (int(np.flatnonzero(labels == part)[0]) for part in range(2))
         raise InputError(
-            f"The graph is not {kind}: node {sender} cannot reach node {receiver}. Add edges between its {parts} parts."
+            f"The graph is not {kind}: add edges between its {parts} parts, such as nodes {first} and {other}."
         )
     if not matrix.diagonal().any() and (period := _period(matrix)) > 1:
         raise InputError(
             f"rho = 1: no node has a weight for itself and the length of every cycle is a multiple of {period}, so values "
             "circulate forever. Use (I + W) / 2 instead of W."
         )
-
-
-def _unreachable(matrix: sp.csr_array) -> tuple[int, int]:
-    """Two nodes of a graph that is not strongly connected, such that the first cannot reach the second."""
-    sent = matrix.T.tocsr()
-    nodes = np.arange(matrix.shape[0])
-    missed = np.setdiff1d(nodes, csgraph.breadth_first_order(sent, 0, return_predecessors=False))
-    if len(missed):
-        return 0, int(missed[0])
-    return int(np.setdiff1d(nodes, csgraph.breadth_first_order(matrix, 0, return_predecessors=False))[0]), 0
 
 
 def _period(matrix: sp.csr_array) -> int:

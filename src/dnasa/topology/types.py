@@ -143,7 +143,7 @@ class Changing(Topology):
     As a topology it is the average over a period: its graph has all edges of the period.
 
     Attributes:
-        name: For titles, such as "one_peer".
+        name: For titles, such as "exact".
         each: The graphs of a period, in order.
         weights: The average of their matrices W.
     """

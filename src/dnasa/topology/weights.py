@@ -35,11 +35,6 @@ def metropolis(adjacency: sp.csr_array) -> sp.csr_array:
     return _fill_diagonal(sp.coo_array((data, (edges.row, edges.col)), shape=edges.shape))
 
 
-def max_degree(adjacency: sp.csr_array) -> sp.csr_array:
-    """1 / (1 + the largest degree of all) for each edge, the rest for the node itself."""
-    return _fill_diagonal(adjacency / (1 + adjacency.sum(axis=1).max()))
-
-
 def equal_shares(adjacency: sp.csr_array) -> sp.csr_array:
     """A node's weight in equal shares for itself and for each node it sends to: column-stochastic."""
     shares = sp.diags_array(1 / (1 + adjacency.sum(axis=0)))
@@ -55,5 +50,5 @@ def _fill_diagonal(off: Any) -> sp.csr_array:
     return sp.csr_array(off + sp.diags_array(1 - off.sum(axis=1)))
 
 
-WEIGHTS: dict[str, Weights] = {"laplacian": laplacian, "metropolis": metropolis, "max_degree": max_degree}
+WEIGHTS: dict[str, Weights] = {"laplacian": laplacian, "metropolis": metropolis}
 """Mixing weights of an undirected graph, by name."""

@@ -1,19 +1,19 @@
 """A model trained on labelled data that is divided among the nodes."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dnasa.core import Array, Layout
+from dnasa.arrays import checksum
+from dnasa.core import Array, InputError, Layout, first_line
 from dnasa.cuda import CudaGraphs
 from dnasa.data.validation import validation_name
-from dnasa.problems.checksums import checksum
 from dnasa.problems.sharded import Model, Sharded, Shards
-from dnasa.problems.stacked.batched import Models, cross_entropies
+from dnasa.problems.stack import as_stack
 from dnasa.problems.stored import as_tensor
 
 SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GPU more than running them
@@ -22,7 +22,8 @@ SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GP
 class Classification(Sharded):
     """min (1/n) sum_i mean over node i's rows of the cross-entropy of `model`.
 
-    All models of all nodes and runs are computed together.
+    All models of all nodes and runs are computed together, so the model is a sequence of known layers: linear ones,
+    convolutions, activations and pools, all of them trained. `Supervised` takes any model.
 
     Args:
         model: A function that creates the module, with another initialization for each seed, the same at all nodes; or a
@@ -65,10 +66,16 @@ class Classification(Sharded):
         self.test_inputs, self.test_labels = self._tensors(test_inputs, test_labels)
         self._check_rows((len(self.inputs), len(self.labels)), (len(self.test_inputs), len(self.test_labels)))
         self._check_shapes(self.inputs.shape[1:], self.test_inputs.shape[1:])
-        self.models = Models(self._seeded(0))
+        self.module = self._seeded(0)
+        stack = as_stack(self.module)
+        if stack is None:
+            raise InputError(
+                "Classification takes linear layers, convolutions, activations and pools in sequence, all of them trained, and "
+                "this model has others: use dnasa.problems.Supervised with dnasa.problems.supervised.cross_entropy."
+            )
+        self.stack = stack
         self.replayed = CudaGraphs(self._gradient_of)
-        self.footprint = self.models.footprint(self.start(0), self.inputs[:1])
-        classes = self.models.logits(self.start(0)[None], self.inputs[None, :1]).shape[-1]
+        self.footprint, classes = self._try()
         self._check_labels(torch.cat([self.labels, self.test_labels]), classes)
         self.class_weight = None if class_weight is None else torch.as_tensor(class_weight).to(self.device, self.dtype)
 
@@ -77,17 +84,27 @@ class Classification(Sharded):
         x = x.to(self.device, self.dtype if x.is_floating_point() else torch.long)
         return x, y.to(self.device, torch.long)
 
+    def _try(self) -> tuple[int, int]:
+        """About how many bytes the gradient of one model at one row needs, and the number of classes."""
+        point, row = self.start(0)[None], self.inputs[None, :1]
+        try:
+            classes = self.stack.outputs(point, row).shape[-1]
+            return self.stack.footprint(point, row) * point.element_size(), classes
+        except RuntimeError as error:
+            shape = tuple(self.inputs.shape[1:])
+            raise InputError(f"This model does not take rows of shape {shape}: {first_line(error)}.") from error
+
     @cached_property
     def layout(self) -> Layout:
-        return self.models.layout
+        return tuple((name, tuple(part.shape)) for name, part in self.module.named_parameters())
 
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the test data and the model; the nodes' rows may be in other processes."""
-        kinds = [type(part).__name__ for part in self.models.module.modules()]
-        tests = self.test_counts or (self.test_inputs, self.test_labels)
+        kinds = [type(part).__name__ for part in self.module.modules()]
+        tests = () if self.test_counts else (self.test_inputs, self.test_labels)
         weights = () if self.class_weight is None else (self.class_weight,)
-        common = checksum(*tests, self.layout, kinds, *weights)
+        common = checksum(repr((self.test_counts, self.layout, kinds)), *tests, *weights)
         return f"classification, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
 
     def _checksum_of(self, rows: np.ndarray, tests: np.ndarray) -> str:
@@ -96,7 +113,7 @@ class Classification(Sharded):
 
     def gradient(self, x: Tensor, nodes: range, seeds: Sequence[int], t: int) -> Tensor:
         rows = self._drawn(nodes, seeds, t)
-        if x.is_cuda and x.dim() > 3 and self.models.stack and self.models.stack.shares:
+        if x.is_cuda and x.dim() > 3 and self.stack.shares:
             runs = x.flatten(0, -4).movedim(0, -2)  # runs with the same rows next to each other
             g = self._all_gradients(runs.reshape(-1, x.shape[-1]), rows.reshape(-1, self.batch))
             return g.view(runs.shape).movedim(-2, 0).reshape(x.shape)
@@ -112,15 +129,12 @@ class Classification(Sharded):
 
     def _gradient(self, flat: Tensor, rows: Tensor) -> Tensor:
         small = len(flat) * self.batch * self.footprint <= SMALL
-        if flat.is_cuda and small and self.models.stack:
-            return self.replayed(flat, rows).clone()
-        return self._gradient_of(flat, rows)
+        return self.replayed(flat, rows).clone() if flat.is_cuda and small else self._gradient_of(flat, rows)
 
     def _gradient_of(self, flat: Tensor, rows: Tensor) -> Tensor:
         labels = self.labels[rows].repeat_interleave(len(flat) // len(rows), 0)
-        return self.models.gradient(
-            flat, self.inputs[rows], labels, self._weighted(self.loss_scale / self.batch, labels)
-        )
+        weight = self._weighted(self.loss_scale / self.batch, labels)
+        return self.stack.gradient(flat, self.inputs[rows], lambda outputs: slopes(outputs, labels, weight))
 
     def _weighted(self, weight: Any, labels: Tensor) -> Any:
         """How much the loss of a row counts, a number for all or one for each."""
@@ -165,10 +179,8 @@ class Classification(Sharded):
         loss, gradient = flat.new_zeros(len(flat), dtype=torch.float64), torch.zeros_like(flat)
         for part in self._chunks(torch.arange(len(rows), device=self.device), len(flat)):
             x, y = self.inputs[rows[part]], self.labels[rows[part]]
-            weight = self._weighted(each[part], y)
-            losses: list[Tensor] = []
-            gradient += self.models.gradient(flat, _for_each(flat, x), _for_each(flat, y), weight, losses)
-            loss += (losses[0] * weight).sum(1)
+            at_outputs = partial(_add_losses, loss, _for_each(flat, y), self._weighted(each[part], y))
+            gradient += self.stack.gradient(flat, _for_each(flat, x), at_outputs)
         return loss, gradient
 
     def _test(self, flat: Tensor, nodes: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -189,7 +201,7 @@ class Classification(Sharded):
         loss, correct = (flat.new_zeros(len(flat), dtype=torch.float64) for _ in range(2))
         for part in self._chunks(torch.arange(len(rows), device=self.device), len(flat)):
             x, y = _for_each(flat, inputs[rows[part]]), _for_each(flat, labels[rows[part]])
-            logits = self.models.logits(flat, x)
+            logits = self.stack.outputs(flat, x)
             loss += (cross_entropies(logits, y) * weights[part]).sum(1)
             correct += ((logits.argmax(-1) == y) * weights[part]).sum(1)
         return loss, correct
@@ -208,3 +220,21 @@ class Classification(Sharded):
 def _for_each(flat: Tensor, rows: Tensor) -> Tensor:
     """The same rows for each model, as a view."""
     return rows.expand(len(flat), *rows.shape)
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """(R, b): the loss of every row of every model."""
+    return logits.logsumexp(-1) - logits.gather(-1, labels[..., None])[..., 0]
+
+
+def slopes(logits: Tensor, labels: Tensor, weight: float | Tensor) -> Tensor:
+    """The gradients at the logits of the weighted sums of all rows' losses."""
+    slope = torch.softmax(logits, -1)
+    slope.scatter_add_(-1, labels[..., None], slope.new_full((*labels.shape, 1), -1.0))
+    return slope * (weight if isinstance(weight, float) else weight[..., None])
+
+
+def _add_losses(total: Tensor, labels: Tensor, weight: Tensor, logits: Tensor) -> Tensor:
+    """Add each model's loss to its total; returns the slopes."""
+    total += (cross_entropies(logits, labels) * weight).sum(1)
+    return slopes(logits, labels, weight)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import adds_up, like, maximum, minimum, moderate, nonzero, norm, to_numpy
+from dnasa.arrays import adds_up, checksum, like, maximum, minimum, moderate, nonzero, norm, to_numpy
 from dnasa.core import Array, InputError, Prox, name_user_code, nodes_text, positive
 
 __all__ = ["ball", "box", "l1"]
@@ -29,7 +29,7 @@ def l1(weight: Any) -> Prox:
         bound = step * like(weights, x)
         return x - maximum(minimum(x, bound), -bound)
 
-    return prox
+    return _named(prox, "l1", weights)
 
 
 def box(low: Any, high: Any) -> Prox:
@@ -48,7 +48,7 @@ def box(low: Any, high: Any) -> Prox:
         _check_length("high", upper, x)
         return minimum(maximum(x, like(lower, x)), like(upper, x))
 
-    return project
+    return _named(project, "box", lower, upper)
 
 
 def ball(radius: float) -> Prox:
@@ -63,7 +63,14 @@ def ball(radius: float) -> Prox:
         length = norm(x)
         return x * minimum(radius / nonzero(length), length**0)
 
-    return project
+    return _named(project, "ball", np.asarray(radius))
+
+
+def _named(prox: Prox, name: str, *numbers: np.ndarray) -> Prox:
+    """The function under a name with its numbers, by which a resumed run recognizes it."""
+    texts = (str(each) if each.ndim == 0 else checksum(each) for each in numbers)
+    prox.__qualname__ = f"{name}({', '.join(texts)})"
+    return prox
 
 
 def checked(prox: Prox, nodes: Sequence[int] | None = None) -> Prox:

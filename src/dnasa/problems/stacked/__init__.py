@@ -1,1 +1,0 @@
-"""Many small models as one array: layers with formulas, and kernels for GPUs."""
