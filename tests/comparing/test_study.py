@@ -551,9 +551,9 @@ def _check_schedules_of_the_published_numbers(rules: list[str]) -> None:
         assert variants(text, [1.0], schedule_of(text)) == variants(rule_of(text), [1.0])
 
 
-def test_the_study_of_methods_has_every_rule() -> None:
+def test_the_study_of_methods_has_the_published_rules() -> None:
     for cell in study_file.read(study_file.find("methods")).cells:
-        assert {*map(rule_of, cell.settings["rules"]), "sgp", "push_dsgt"} == BUILT_IN
+        assert {*map(rule_of, cell.settings["rules"]), "sgp", "push_dsgt"} <= BUILT_IN
         _check_schedules_of_the_published_numbers(cell.settings["rules"])
         assert cell.settings["seeds"] == 5
 

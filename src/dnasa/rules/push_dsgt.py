@@ -3,8 +3,24 @@
 from dnasa.core import Rule, Schedule
 from dnasa.rules.dsgt import dsgt
 from dnasa.rules.push_sum import push_sum
+from dnasa.rules.registry import rule
 
 
+@rule(
+    "push_dsgt",
+    title="Push-sum D-SGT",
+    color="#8c6d31",
+    paper=(
+        "Nedic et al., 2017, *Achieving Geometric Convergence for Distributed Optimization over Time-Varying "
+        "Graphs*, arXiv 1607.03218"
+    ),
+    equation=r"""
+        u' &= u + g(x / w) - v \\
+        x, u, w &\leftarrow P[x - \eta u',\; u',\; w] \\
+        v &\leftarrow g
+    """,
+    checked="MidoAssran/maopy, Push-DIGing: the same",
+)
 def push_dsgt(eta: Schedule) -> Rule:
     """u <- u + g(x/w) - v; x, u, w <- P[x - eta u, u, w], P column-stochastic; the answer is x/w
 

@@ -3,9 +3,11 @@
 None of D-NASA's depends on the smoothness, the noise or the graph. `n` is the number of nodes, `T` the number of steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import cos, pi, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -190,6 +192,49 @@ def gt_nsgdm_fixed(eta: float, T: int) -> tuple[Schedule, Schedule]:
         T: The number of steps.
     """
     return constant(eta / T**0.75), constant(1 - 1 / sqrt(T))
+
+
+# ---------------------------------------------------------------- schedules by name
+
+
+@dataclass(frozen=True)
+class ScheduleSpec:
+    """What a rule's maker is called with: `make(n, T, eta)` gives the schedules for n nodes, T steps and the stepsize eta.
+
+    `formula` is the stepsize at step t, for tables and help texts. `needs_steps` says whether the schedules depend on T; None:
+    not declared. Where T is not known it is None, and schedules that compute with it are refused. `ends`: 0 from step T on.
+    """
+
+    make: Callable[[int, Any, Any], tuple[Schedule, ...]]
+    formula: str = ""
+    needs_steps: bool | None = False
+    ends: bool = False
+
+    def __call__(self, n: int, T: Any, eta: Any) -> tuple[Schedule, ...]:
+        return self.make(n, T, eta)
+
+
+ETA = {
+    "diminishing": ScheduleSpec(lambda n, T, eta: (root_decay(eta, n),), "eta sqrt(n/(t+1))"),
+    "fixed": ScheduleSpec(lambda n, T, eta: (root_fixed(eta, n, T),), "eta sqrt(n/T)", needs_steps=True),
+    "constant": ScheduleSpec(lambda n, T, eta: (constant(eta),), "eta"),
+    "cosine": ScheduleSpec(
+        lambda n, T, eta: (cosine(eta, T),), "eta min(1, 10(t+1)/T) (1 + cos(pi t/T))/2", needs_steps=True, ends=True
+    ),
+}
+COSINE_FIRST = {"cosine": ETA["cosine"]} | ETA
+
+
+def with_second(specs: dict[str, ScheduleSpec], second: Callable[[int], Schedule]) -> dict[str, ScheduleSpec]:
+    """For rules with a second schedule, which depends on n alone."""
+
+    def both(spec: ScheduleSpec) -> ScheduleSpec:
+        return replace(spec, make=lambda n, T, eta: (*spec(n, T, eta), second(n)))
+
+    return {name: both(spec) for name, spec in specs.items()}
+
+
+# ---------------------------------------------------------------- several side by side
 
 
 def side_by_side(schedules: Sequence[Schedule], like: Array, steps: int = 2**62) -> Schedule:
