@@ -1,4 +1,4 @@
-"""Small problems on a GPU: a D-NASA step of 8 nodes x 32 rows, as CUDA graphs and launched kernel by kernel.
+"""Small problems on a GPU: a D-NASA step of 8 nodes x 32 rows, with its gradient as a CUDA graph and kernel by kernel.
 
     python -m benchmarks.small_gpu
 
@@ -13,16 +13,9 @@ from unittest import mock
 import torch
 
 from benchmarks import networks
-from dnasa.engine import fused
 from dnasa.problems.stacked import classification
 
 STEPS = 300
-
-
-def make_step(name: str, small: int) -> Callable[[], None]:
-    """A step with graphs (as by default) or, with `small=0`, without."""
-    with mock.patch.object(fused, "SMALL", small):
-        return networks.dnasa_step(networks.make_problem(name, "cuda"), 1)
 
 
 def seconds(step: Callable[[], None], small: int) -> float:
@@ -50,7 +43,7 @@ def busy(step: Callable[[], None], small: int) -> float:
 def main() -> None:
     for name in ("a9a network", "LeNet"):
         modes = {"CUDA graphs": classification.SMALL, "kernel by kernel": 0}
-        steps = {mode: make_step(name, small) for mode, small in modes.items()}
+        steps = {mode: networks.dnasa_step(networks.make_problem(name, "cuda"), 1) for mode in modes}
         taken: dict[str, list[float]] = {mode: [] for mode in modes}
         for _ in range(5):
             for mode, small in modes.items():

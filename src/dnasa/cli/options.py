@@ -110,7 +110,7 @@ class Options:
     )
     plugin: list[Path] | None = option(
         None,
-        "Python file that registers rules, graphs or compressors of your own (register of dnasa.rules, dnasa.topology, "
+        "Python file with rules, graphs or compressors of your own (@dnasa.rules.rule, register of dnasa.topology, "
         "dnasa.channels); may be given several times.",
     )
     eta: float | None = option(

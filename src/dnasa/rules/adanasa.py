@@ -53,7 +53,7 @@ ADANASA = {
         x, y, m &\leftarrow W\Big[x - \lambda \frac{y'}{\max(\sqrt{m'}, |y'|)},\; y',\; m'\Big] \\
         z &\leftarrow z', \quad \lambda = d^{-1/3} \min(\eta, 6 r)
     """,
-    checked="ours: docs/adanasa.md defines it",
+    checked="docs/adanasa.md, which defines it",
 )
 def adanasa(
     eta: Schedule,

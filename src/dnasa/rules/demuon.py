@@ -33,6 +33,9 @@ def demuon(eta: Schedule, *, layout: Layout, theta: float = 0.2, iterations: int
 
     msgn for each matrix of the layout by itself; vectors are normalized, each by itself.
 
+    msgn(V) = U V' for V = U S V', with Muon's coefficients (Jordan et al., 2024). A convolution kernel is a matrix with one row
+    per output, as in Muon. There is no factor for the shape of a matrix.
+
     Args:
         eta: The stepsize at t.
         layout: The names and shapes of the parts of x.

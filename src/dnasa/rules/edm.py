@@ -33,6 +33,8 @@ class State(NamedTuple):
 def edm(eta: Schedule, *, beta: float = 0.9) -> Rule:
     """m <- beta m + (1 - beta) g; psi' = x - eta m; x <- W[psi' + x - psi]; psi <- psi' (initially psi = x)
 
+    Exact diffusion with the moving average m in place of the gradient; stable for eigenvalues of W above -1/3, like D2.
+
     Args:
         eta: The stepsize at t.
         beta: The weight of the past in the momentum m.

@@ -29,6 +29,9 @@ def extra(eta: Schedule) -> Rule:
 
     x' = x + W[x] - (x_old + W[x_old]) / 2 - eta g + eta_old g_old, first step W[x] - eta g.
 
+    The mixing matrices are W and (I + W) / 2. Push-sum is refused: on `directed_ring(8)` the iterates grow without bound for
+    any stepsize.
+
     Args:
         eta: The stepsize at t.
     """

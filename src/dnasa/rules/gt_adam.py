@@ -41,6 +41,9 @@ def gt_adam(eta: Schedule, *, beta1: float = 0.9, beta2: float = 0.999, eps: flo
 
     b1 and b2 are beta1 and beta2.
 
+    The denominator is sqrt(v + eps), not sqrt(v) + eps: steps are shorter where gradients are below about 1e-4. Moments keep
+    their bias: the first step is 3.2 eta long in every coordinate.
+
     Args:
         eta: The stepsize at t.
         beta1: The weight of the past in the first moments m.

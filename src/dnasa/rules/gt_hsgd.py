@@ -39,6 +39,10 @@ def gt_hsgd(eta: Schedule, beta: Schedule, *, prox: Prox = no_prox) -> Rule:
 
     v' = g(x) in the first step.
 
+    The optimizer needs `step(closure)` and calls the closure twice per step. In the first step the paper takes about
+    T^(1/3) / n^(2/3) samples; here it is one batch. By default beta = min(1, n^(1/3) / (t + 1)^(2/3)); the paper has
+    n^(1/3) / T^(2/3), up to constants. Push-sum is refused: it would divide x_old by the weight of x.
+
     Args:
         eta: The stepsize at t.
         beta: The weight of the plain gradient in the estimate v; 1: no variance reduction.

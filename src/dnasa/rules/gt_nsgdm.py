@@ -36,6 +36,9 @@ GT_NSGDM = with_second(COSINE_FIRST, lambda n: constant(0.9)) | {
 def gt_nsgdm(eta: Schedule, beta: Schedule) -> Rule:
     """v' = beta v + (1 - beta) g; y <- W[y + v' - v]; then x <- W[x - eta y/|y|] with this y: two exchanges in a step
 
+    The whole vector is normalized, and not each tensor. The schedule `theorem-fixed` has the paper's beta = 1 - 1 / sqrt(T) for
+    noise with unknown tails, and eta / T^(3/4). It needs a stepsize too: the constants of the bound depend on the problem.
+
     Args:
         eta: The length of the step at t.
         beta: The weight of the past in the momentum v.

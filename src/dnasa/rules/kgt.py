@@ -30,6 +30,9 @@ def kgt(eta: Schedule, *, local_steps: int = 10) -> Rule:
 
     A step is one gradient; the exchange is part of every K-th step. K = 1 is D-SGT.
 
+    eta_s = 1: nodes exchange their local iterates. With a constant stepsize, z is the paper's (x - y) / (K eta_c); c = 0 at the
+    start, without an extra exchange. Use a multiple of K as the number of steps, so that the run ends with an exchange.
+
     Args:
         eta: The stepsize at t.
         local_steps: K, the number of steps from one exchange to the next.

@@ -33,6 +33,8 @@ class State(NamedTuple):
 def mt(eta: Schedule, *, beta: float = 0.9) -> Rule:
     """u <- beta u + g; x <- W[x] - eta (u - c); c <- W[c - u] + u
 
+    Without momentum the rule is DIGing, not D-SGT.
+
     Args:
         eta: The stepsize at t.
         beta: The weight of the past in the momentum u.

@@ -24,6 +24,9 @@ from dnasa.rules.registry import rule
 def push_dsgt(eta: Schedule) -> Rule:
     """u <- u + g(x/w) - v; x, u, w <- P[x - eta u, u, w], P column-stochastic; the answer is x/w
 
+    Push-DIGing with stochastic gradients. A node only needs to know how many nodes it sends to. On a symmetric W, w = 1 and
+    this rule is D-SGT.
+
     Args:
         eta: The stepsize at t.
     """

@@ -30,6 +30,9 @@ class State(NamedTuple):
 def qg_dsgdm(eta: Schedule, *, beta: float = 0.9, mu: float = 0.9) -> Rule:
     """x' = W[x - eta (beta m + g)]; m <- mu m + (1 - mu) (x - x') / eta
 
+    Without Nesterov momentum. Stable for eigenvalues of W above -(1 + mu) / (1 + mu + 2 beta (1 - mu)). On directed graphs,
+    which are refused too, the iterates grow without bound for small stepsizes.
+
     Args:
         eta: The stepsize at t.
         beta: The weight of the momentum m in the step.

@@ -17,6 +17,8 @@ from dnasa.rules.registry import rule
 def sgp(eta: Schedule) -> Rule:
     """x, w <- P[x - eta g(x/w), w], P column-stochastic; the answer is x/w
 
+    On a symmetric W, w = 1 and this rule is D-SGD.
+
     Args:
         eta: The stepsize at t.
     """
