@@ -230,7 +230,7 @@ def broken(gradient: Callable[..., Any]) -> Custom:
         (lambda p, g: dnasa.solve(p, g, "dsgd", eta=float("nan"), steps=5), "eta must be a positive number"),
         (
             lambda p, g: dnasa.solve(p, g, "dsdg", eta=1, steps=5),
-            "Unknown rule 'dsdg'. Choose from: dsgd, dmsgd, dadam, d2",
+            "Unknown rule 'dsdg'. Choose from: adanasa, d2, dadam",
         ),
         (lambda p, g: dnasa.solve(p, g, schedule="constant", steps=5), "Unknown schedule for dnasa 'constant'"),
         (lambda p, g: dnasa.solve(p, g, [], steps=5), "No rule given"),

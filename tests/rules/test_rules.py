@@ -234,6 +234,21 @@ def test_push_sum_preserves_the_sums_of_the_weights_and_of_the_trackers(graph: A
     np.testing.assert_array_equal(again.x, rule.result(state))
 
 
+EXACT = ("d2", "dsgt", "edm", "extra", "gt_adam", "gt_hsgd", "kgt", "mt", "push_dsgt")
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_with_a_constant_stepsize_and_no_noise_the_nodes_reach_the_minimum(name: str) -> None:
+    """Of the mean of c_i |x - b_i|^2 / 2. D-SGD and the others stay apart."""
+    random = np.random.default_rng(1)
+    b, c = random.standard_normal((4, 6)), random.uniform(0.5, 1.5, (4, 1))
+    eta = 0.005 if name in ("mt", "gt_adam") else 0.05
+    made = {"gt_hsgd": (schedules.constant(eta), schedules.constant(0.1))}.get(name, (schedules.constant(eta),))
+    W = topology.directed_ring(4) if name == "push_dsgt" else topology.ring(4, weights="lazy")
+    x = simulate(make(name, made, b[0]), W.sparse.toarray(), lambda x, i, t: c[i] * (x - b[i]), np.zeros(6), 1500)[-1]
+    np.testing.assert_allclose(x, np.tile((c * b).sum(0) / c.sum(), (4, 1)), atol=1e-6)
+
+
 def test_corrections_of_kgt_have_mean_zero_and_change_at_exchanges_only(graph: Topology, bumpy: type[Bumpy]) -> None:
     problem, n = bumpy(graph.nodes), graph.nodes
     rule, x = rules.kgt(schedules.constant(0.01), local_steps=4), everyone(bumpy(n).start, n)
