@@ -546,12 +546,13 @@ def test_schedules_are_the_papers() -> None:
     assert schedules.root_decay(2, 9)(3) == pytest.approx(3)
     assert schedules.averaging(4)(15) == 0.3
     assert schedules.averaging(4)(399) == 0.1
-    assert schedules.parameter_free(3)(0) == 0
-    assert schedules.parameter_free(3)(9) == 1
-    assert schedules.parameter_free_fixed(3, 9)(100) == 1
+    free, fixed = (
+        rules.RULES["dsgt"].schedules[name](8, 9, 3)[0] for name in ("parameter-free", "parameter-free-fixed")
+    )
+    assert (free(0), free(9), fixed(100)) == (0, 1, 1)
     assert [schedules.cosine(3, 20)(t) for t in (0, 10, 20, 40)] == pytest.approx([1.5, 1.5, 0, 0])
     assert [schedules.linear(3, 20)(t) for t in (0, 7, 8, 14, 20, 40)] == pytest.approx([3 / 8, 3, 3, 1.5, 0, 0])
-    assert [value(7) for value in schedules.gt_nsgdm_fixed(3, 16)] == [3 / 8, 3 / 4]
+    assert [value(7) for value in rules.RULES["gt_nsgdm"].schedules["theorem-fixed"](8, 16, 3)] == [3 / 8, 3 / 4]
     assert schedules.root_fixed(3, 4, 16)(0) == 3 * sqrt(4 / 16)
 
 

@@ -12,15 +12,8 @@ from dnasa.rules.tracked_average import State, tracked_average, tracked_form
     color="#9467bd",
     schedules=with_second(ETA, averaging),
     paper="Xiao et al., 2023, *A One-Sample Decentralized Proximal Algorithm*, arXiv 2302.09766",
-    equation=r"""
-        u' &= u + g - v \\
-        x, u, z &\leftarrow W[x - \eta z,\; u',\; (1 - \alpha) z + \alpha u'] \\
-        v &\leftarrow g
-    """,
-    checked=(
-        "the authors' code, tesixiao/ProxDASA: the same, but for z, which averages g there; the tracker u is "
-        "exchanged and not used"
-    ),
+    equation=r"u' &= u + g - v \\ x, u, z &\leftarrow W[x - \eta z,\; u',\; (1 - \alpha) z + \alpha u'] \\ v &\leftarrow g",
+    checked="the authors' code, tesixiao/ProxDASA: the same, but for z, which averages g there and not the tracker u",
 )
 def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
     """x, u, z <- W[x - eta z, u + g - v, (1 - alpha) z + alpha (u + g - v)]: D-NASA with steps that are not normalized.

@@ -17,13 +17,8 @@ class State(NamedTuple):
     title="D-SGDm",
     color="#17becf",
     schedules=COSINE_FIRST,
-    paper=(
-        "Yu et al., 2019, *On the Linear Speedup Analysis of Communication Efficient Momentum SGD*, arXiv 1905.03817"
-    ),
-    equation=r"""
-        m &\leftarrow \beta m + g \\
-        x &\leftarrow W[x - \eta m]
-    """,
+    paper="Yu et al., 2019, *On the Linear Speedup Analysis of Communication Efficient Momentum SGD*, arXiv 1905.03817",
+    equation=r"m &\leftarrow \beta m + g \\ x &\leftarrow W[x - \eta m]",
     checked="epfml/quasi-global-momentum, decentralized_sgd with momentum: the same",
 )
 def dmsgd(eta: Schedule, *, beta: float = 0.9) -> Rule:

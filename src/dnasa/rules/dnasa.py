@@ -18,10 +18,7 @@ DNASA = {
     color="#d62728",
     schedules=DNASA,
     needs_eta=False,
-    paper=(
-        "Li et al., 2024, *Problem-Parameter-Free Decentralized Nonconvex Stochastic Optimization*, arXiv "
-        "2402.08821, Algorithm 2"
-    ),
+    paper="Li et al., 2024, *Problem-Parameter-Free Decentralized Nonconvex Stochastic Optimization*, arXiv 2402.08821",
     equation=r"""
         u' &= u + g - v \\
         x, u, z &\leftarrow W\Big[x - \eta \frac{z}{\lVert z \rVert},\; u',\; (1 - \alpha) z + \alpha u'\Big] \\

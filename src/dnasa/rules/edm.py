@@ -18,17 +18,15 @@ class State(NamedTuple):
     title="EDM",
     color="#c49c94",
     schedules=COSINE_FIRST,
-    paper=(
-        "Hu et al., 2025, *A Bias-Correction Decentralized Stochastic Gradient Algorithm with Momentum "
-        "Acceleration*, arXiv 2501.19082"
-    ),
+    paper="Hu et al., 2025, *A Bias-Correction Decentralized Stochastic Gradient Algorithm with Momentum Acceleration*, "
+    "arXiv 2501.19082",
     equation=r"""
         m &\leftarrow \beta m + (1 - \beta) g \\
         \psi' &= x - \eta m \\
         x &\leftarrow W[\psi' + x - \psi] \\
         \psi &\leftarrow \psi'
     """,
-    checked="decent-bench, ED, with beta = 0: the same; the momentum was compared with nothing",
+    checked="decent-bench, ED, with beta = 0: the same; the momentum with nothing",
 )
 def edm(eta: Schedule, *, beta: float = 0.9) -> Rule:
     """m <- beta m + (1 - beta) g; psi' = x - eta m; x <- W[psi' + x - psi]; psi <- psi' (initially psi = x)

@@ -31,10 +31,7 @@ class State(NamedTuple):
         y &\leftarrow W[y'] \\
         g_{\text{old}} &\leftarrow g
     """,
-    checked=(
-        "the authors' code, OPT4SMART/disropt: the same, but for sqrt(v) + eps in place of sqrt(v + eps) and a cap "
-        "of 1e6 on v"
-    ),
+    checked="the authors' code, OPT4SMART/disropt: the same, but for sqrt(v) + eps and a cap of 1e6 on v",
 )
 def gt_adam(eta: Schedule, *, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Rule:
     """y <- y + g - g_old; m <- b1 m + (1 - b1) y; v <- b2 v + (1 - b2) y^2; x, y <- W[x] - eta m / sqrt(v + eps), W[y]

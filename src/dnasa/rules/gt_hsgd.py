@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dnasa.core import Array, Exchange, Gradients, Messages, Needs, Prox, Rule, Schedule, assign, no_prox
 from dnasa.rules.registry import rule
-from dnasa.rules.schedules import ETA, variance_reduction, with_second
+from dnasa.rules.schedules import ETA, with_second
 
 
 class State(NamedTuple):
@@ -21,11 +21,9 @@ class State(NamedTuple):
     "gt_hsgd",
     title="GT-HSGD",
     color="#843c39",
-    schedules=with_second(ETA, variance_reduction),
-    paper=(
-        "Xin et al., 2021, *A Hybrid Variance-Reduced Method for Decentralized Stochastic Non-Convex "
-        "Optimization*, arXiv 2102.06752"
-    ),
+    schedules=with_second(ETA, lambda n: lambda t: min(1.0, n ** (1 / 3) / (t + 1) ** (2 / 3))),
+    paper="Xin et al., 2021, *A Hybrid Variance-Reduced Method for Decentralized Stochastic Non-Convex Optimization*, "
+    "arXiv 2102.06752",
     equation=r"""
         v' &= g(x) + (1 - \beta) (v - g(x_{\text{old}})) \\
         y &\leftarrow W[y + v' - v] \\

@@ -1,11 +1,12 @@
 """GT-NSGDm: tracked momentum, normalized steps, for heavy-tailed noise (Yu, Jakovetic and Kar, 2025)."""
 
+from math import sqrt
 from typing import NamedTuple
 
 from dnasa.arrays import unit
 from dnasa.core import Array, Exchange, Gradients, Messages, Rule, Schedule, assign
 from dnasa.rules.registry import rule
-from dnasa.rules.schedules import COSINE_FIRST, ScheduleSpec, constant, gt_nsgdm_fixed, with_second
+from dnasa.rules.schedules import COSINE_FIRST, ScheduleSpec, constant, with_second
 
 
 class State(NamedTuple):
@@ -15,7 +16,9 @@ class State(NamedTuple):
 
 
 GT_NSGDM = with_second(COSINE_FIRST, lambda n: constant(0.9)) | {
-    "theorem-fixed": ScheduleSpec(lambda n, T, eta: gt_nsgdm_fixed(eta, T), "eta/T^(3/4)", needs_steps=True)
+    "theorem-fixed": ScheduleSpec(
+        lambda n, T, eta: (constant(eta / T**0.75), constant(1 - 1 / sqrt(T))), "eta/T^(3/4)", needs_steps=True
+    )
 }
 
 

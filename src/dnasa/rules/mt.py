@@ -20,15 +20,8 @@ class State(NamedTuple):
     color="#7f7f7f",
     schedules=COSINE_FIRST,
     paper="Takezawa et al., 2023, *Momentum Tracking*, arXiv 2209.15505",
-    equation=r"""
-        u &\leftarrow \beta u + g \\
-        x &\leftarrow W[x] - \eta (u - c) \\
-        c &\leftarrow W[c - u] + u
-    """,
-    checked=(
-        "the authors' code, yukiTakezawa/MomentumTracking, from u = c = 0: the same; it starts with a sum over all "
-        "nodes and has an L2 penalty of 0.001"
-    ),
+    equation=r"u &\leftarrow \beta u + g \\ x &\leftarrow W[x] - \eta (u - c) \\ c &\leftarrow W[c - u] + u",
+    checked="the authors' code, yukiTakezawa/MomentumTracking, which starts with a sum over all nodes: the same from u = c = 0",
 )
 def mt(eta: Schedule, *, beta: float = 0.9) -> Rule:
     """u <- beta u + g; x <- W[x] - eta (u - c); c <- W[c - u] + u

@@ -10,15 +10,9 @@ from dnasa.rules.registry import rule
     "push_dsgt",
     title="Push-sum D-SGT",
     color="#8c6d31",
-    paper=(
-        "Nedic et al., 2017, *Achieving Geometric Convergence for Distributed Optimization over Time-Varying "
-        "Graphs*, arXiv 1607.03218"
-    ),
-    equation=r"""
-        u' &= u + g(x / w) - v \\
-        x, u, w &\leftarrow P[x - \eta u',\; u',\; w] \\
-        v &\leftarrow g
-    """,
+    paper="Nedic et al., 2017, *Achieving Geometric Convergence for Distributed Optimization over Time-Varying Graphs*, "
+    "arXiv 1607.03218",
+    equation=r"u' &= u + g(x / w) - v \\ x, u, w &\leftarrow P[x - \eta u',\; u',\; w] \\ v &\leftarrow g",
     checked="MidoAssran/maopy, Push-DIGing: the same",
 )
 def push_dsgt(eta: Schedule) -> Rule:

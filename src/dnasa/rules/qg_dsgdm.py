@@ -20,11 +20,7 @@ class State(NamedTuple):
     color="#bcbd22",
     schedules=COSINE_FIRST,
     paper="Lin et al., 2021, *Quasi-Global Momentum*, arXiv 2102.04761",
-    equation=r"""
-        x' &= W[x - \eta (\beta m + g)] \\
-        m &\leftarrow \mu m + (1 - \mu) \frac{x - x'}{\eta} \\
-        x &\leftarrow x'
-    """,
+    equation=r"x' &= W[x - \eta (\beta m + g)] \\ m &\leftarrow \mu m + (1 - \mu) \frac{x - x'}{\eta} \\ x &\leftarrow x'",
     checked="the authors' code, epfml/quasi-global-momentum, without its Nesterov option: the same",
 )
 def qg_dsgdm(eta: Schedule, *, beta: float = 0.9, mu: float = 0.9) -> Rule:

@@ -21,14 +21,10 @@ __all__ = [
     "cosine",
     "diminishing",
     "fixed",
-    "gt_nsgdm_fixed",
     "linear",
     "moments",
-    "parameter_free",
-    "parameter_free_fixed",
     "root_decay",
     "root_fixed",
-    "variance_reduction",
     "warm_up",
 ]
 
@@ -128,15 +124,6 @@ def averaging(n: int) -> Schedule:
     return lambda t: min(sqrt(n / (t + 1)), 0.3)
 
 
-def variance_reduction(n: int) -> Schedule:
-    """GT-HSGD's beta: min(1, n^(1/3) / (t+1)^(2/3)), that of its theory with t + 1 in the place of T.
-
-    Args:
-        n: The number of nodes.
-    """
-    return lambda t: min(1.0, n ** (1 / 3) / (t + 1) ** (2 / 3))
-
-
 def adanasa(n: int, T: int) -> tuple[Schedule, ...]:
     """AdaNASA when the number of steps is known: `linear` up to 0.4 sqrt(n), and the weights of `moments`.
 
@@ -163,35 +150,6 @@ def adanasa_averaged(n: int) -> tuple[Schedule, ...]:
 def moments() -> tuple[Schedule, Schedule]:
     """Weights of Adam's moving averages; at the start plain averages of what there is, so that there is no bias."""
     return lambda t: max(0.1, 1 / (t + 1)), lambda t: min(0.999, 1 - 1 / (t + 1))
-
-
-def parameter_free(eta: float) -> Schedule:
-    """D-SGT without problem parameters (Theorem 4.1), diminishing: eta / sqrt(t), 0 at t = 0.
-
-    Args:
-        eta: The factor of the stepsize.
-    """
-    return lambda t: eta / sqrt(t) if t else 0.0
-
-
-def parameter_free_fixed(eta: float, T: int) -> Schedule:
-    """D-SGT without problem parameters (Theorem 4.1), fixed: eta / sqrt(T).
-
-    Args:
-        eta: The factor of the stepsize.
-        T: The number of steps.
-    """
-    return constant(eta / sqrt(T))
-
-
-def gt_nsgdm_fixed(eta: float, T: int) -> tuple[Schedule, Schedule]:
-    """GT-NSGDm as its theorem for an unknown tail index has it: eta / T^(3/4), beta = 1 - 1 / sqrt(T).
-
-    Args:
-        eta: The factor of the stepsize.
-        T: The number of steps.
-    """
-    return constant(eta / T**0.75), constant(1 - 1 / sqrt(T))
 
 
 # ---------------------------------------------------------------- schedules by name
