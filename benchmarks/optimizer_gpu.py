@@ -3,9 +3,9 @@
     python -m benchmarks.optimizer_gpu [PARAMETERS ...]
 
 Models of 10 and 100 million float32 parameters, unless other sizes are given. "Step" is that of a node alone, so that nothing
-is exchanged; "kernel" is the same with the kernel of the simulator, which is what D-NASA's step uses. "Plain" is the rule as it
-is written. "Send" is what a node with neighbours compiles: all of a step except the exchange. "Copy" is
-`b.copy_(a)` of one array (two arrays of traffic), interleaved with the rest. The arrays that cannot be avoided:
+is exchanged; "plain" is the rule as it is written. "Send" is what a node with neighbours compiles: all of a step except the
+exchange. "Copy" is `b.copy_(a)` of one array (two arrays of traffic), interleaved with the rest. The arrays that cannot be
+avoided:
 
 - D-NASA reads x, u, v, z and g, and z once more for its norm before anything can be written, and writes x, u, v and z: ten.
   A step then copies x into the parameters, which keep their own memory: two more.
@@ -23,8 +23,8 @@ from torch import nn
 
 import dnasa
 from benchmarks.update import times
+from dnasa.engine.torch_compile import with_compiled_messages
 from dnasa.optim import Decentralized
-from dnasa.optim.torch_compile import with_compiled_messages
 
 
 class Case(NamedTuple):
@@ -43,7 +43,6 @@ CASES = {
 def optimizer(kind: str, parameters: int, device: str, options: dict[str, Any]) -> Decentralized:
     parts = [nn.Parameter(torch.randn(parameters // 10, device=device)) for _ in range(10)]
     opt = Decentralized(parts, dnasa.connect("ring", device=device), **options)
-    opt.node.fuse = kind == "step"
     if kind == "plain":
         opt.node.rule = opt.node.rule._replace(form=None)
     opt.node.parameters.gradient.normal_()
@@ -55,9 +54,10 @@ def optimizer(kind: str, parameters: int, device: str, options: dict[str, Any]) 
 @torch.no_grad()
 def measure(case: Case, parameters: int, device: str, calls: int = 20) -> dict[str, float]:
     """Seconds of each."""
-    made = {kind: optimizer(kind, parameters, device, case.options) for kind in ("step", "kernel", "plain")}
+    made = {kind: optimizer(kind, parameters, device, case.options) for kind in ("step", "plain")}
     plain = made["plain"]
-    rule, state = with_compiled_messages(plain.node.recipe, plain.flat), plain.node.stepper.state
+    state = plain.node.stepper.state
+    rule = with_compiled_messages(made["step"].node.rule, state)
     a, b = torch.randn(parameters, device=device), torch.empty(parameters, device=device)
     works: dict[str, Callable[[], object]] = {
         "copy": lambda: b.copy_(a),
@@ -73,9 +73,7 @@ def main(sizes: list[int]) -> None:
     for parameters in sizes:
         for name, case in CASES.items():
             taken = measure(case, parameters, "cuda")
-            arrays = {"copy": 2, "send": case.send, "zero_grad": 1} | dict.fromkeys(
-                ("step", "kernel", "plain"), case.step
-            )
+            arrays = {"copy": 2, "send": case.send, "zero_grad": 1, "step": case.step, "plain": case.step}
             rates = {kind: arrays[kind] * 4 * parameters / seconds for kind, seconds in taken.items()}
             print(f"{name}, {parameters:,} parameters")
             for kind, rate in rates.items():

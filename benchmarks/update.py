@@ -4,7 +4,8 @@
 
 D-NASA must read x, u, z, the gradient and the last gradient, and write x, u, z and the gradient: nine arrays of
 nodes x parameters. AdaNASA must read x, y, z, m and the gradient, and write x, y, z and m: nine as well. The floor is a copy of
-four arrays into four others, interleaved with the rest. "Sequential" is the rule as it is written, "fused" what `solve` uses.
+four arrays into four others, interleaved with the rest. "Sequential" is the rule as it is written, "fused" what `solve` uses:
+the kernel in C, or on a GPU what torch.compile makes of the rule.
 """
 
 import statistics
@@ -16,7 +17,7 @@ import torch
 
 from benchmarks.steppers import make_rule, snapshot
 from dnasa import topology
-from dnasa.engine.fused import Fused, supports
+from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Sequential
 from dnasa.networks.simulated import connect
 from dnasa.runs.timing import Timeline
@@ -46,15 +47,14 @@ def times(works: dict[str, Callable[[], object]], device: str, calls: int, round
 def measure(dim: int, device: str, calls: int, name: str = "dnasa", graph: str = "ring") -> dict[str, float]:
     start, g = (torch.randn(1, 1, NODES, dim, device=device) for _ in range(2))
     rule, network = make_rule(NODES, start, name), connect(topology.make(graph, NODES))
-    sequential = Sequential(rule, network, snapshot(rule, start.clone()), Timeline())
+    sequential = Sequential(rule._replace(form=None), network, snapshot(rule, start.clone()), Timeline())
+    fused = make_stepper([rule], [1], network, [snapshot(rule, start.clone())], Timeline())
     source, target = (torch.empty(4, NODES, dim, device=device).fill_(1.0) for _ in range(2))
     works: dict[str, Callable[[], object]] = {
         "copy": lambda: target.copy_(source),
         "sequential": lambda: sequential.step((g,), 5),
+        "fused": lambda: fused.step((g,), 5),
     }
-    if supports(rule, network, sequential.state):
-        fused = Fused(rule, network, snapshot(rule, start.clone()), Timeline())
-        works["fused"] = lambda: fused.step((g,), 5)
     return times(works, device, calls)
 
 

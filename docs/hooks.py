@@ -4,6 +4,7 @@ Links in pages lead to files of the repository, so that they work there. On the 
 """
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from html import unescape
@@ -12,12 +13,17 @@ from posixpath import dirname, join, normpath, relpath
 from typing import Any
 
 import nbformat
+import numpy as np
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
+
+from dnasa.core import Messages, Needs, leaves
+from dnasa.engine.simulate import next_state
+from dnasa.rules import RULES, registry
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -57,6 +63,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
         markdown += reference(config)
     if here == "api/rules.md":
         markdown += rules()
+    if here == "methods.md":
+        for place, made in (("the table of methods is", methods_table()), ("the equations are", equations())):
+            markdown = markdown.replace(f"<!-- {place} made from the rules -->", made)
     source = {target: name for name, target in PAGES.items()}.get(here, f"docs/{here}")
 
     def link(found: re.Match[str]) -> str:
@@ -83,9 +92,64 @@ def described(page: str) -> str:
 
 def rules() -> str:
     """Each built-in rule by its file: in `dnasa.rules` the file hides the function of the same name."""
-    from dnasa.rules import RULES
-
     return "".join(f"\n::: dnasa.rules.{name}.{name}\n" for name in RULES)
+
+
+def methods_table() -> str:
+    """What each rule sends and holds, as counted in its steps."""
+    header = ("rule", "method", "stepsize", "sent", "exchanges", "gradients", "state", "W", "hidden")
+    rows = [header, ("---",) * len(header)]
+    for name, method in RULES.items():
+        anchor = re.sub(r"[^\w\- ]", "", method.title.lower()).replace(" ", "-")
+        rows.append((f"`{name}`", f"[{method.title}](#{anchor})", "yes" if method.needs_eta else "none", *facts(name)))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def facts(name: str, period: int = 20, d: int = 40_000) -> tuple[str, ...]:
+    """The columns of a rule that follow from what it does in a few steps on d parameters."""
+    schedules = next(iter(RULES[name].schedules.values()))(2, period, 0.1)
+    rule = registry.make(RULES[name], schedules, (("x", (d,)),))
+    state = rule.init(np.ones((2, d)))
+    sent: list[tuple[int, int]] = []  # the step and the number of arrays of each exchange
+
+    def unmixed(messages: Messages, number: int) -> Messages:
+        sent.extend([(t, sum(a.shape[-1] == d for a in messages))] if messages else [])
+        return messages
+
+    for t in range(period):
+        points = rule.gradient_points(state, t)
+        state = next_state(rule, state, points, t, unmixed)
+    steps = [[arrays for step, arrays in sent if step == t] for t in sorted({step for step, _ in sent})]
+    every = "" if len(steps) == period else f" every {period // len(steps)}th step"
+    held = sum(a.shape[-1] == d for a in leaves(state).values())
+    counts = (f"{sum(steps[0])}{every}", f"{len(steps[0])}{every}", str(len(points)), str(held))
+    return *counts, needs_of_w(rule.needs), "yes" if rule.hides else "no"
+
+
+def needs_of_w(needs: Needs) -> str:
+    if needs.directed:
+        return "directed"
+    eigenvalues = f", eigenvalues above {needs.smallest_eigenvalue:.3f}" if needs.smallest_eigenvalue > -1 else ""
+    fixed = ", fixed graph" if needs.fixed_graph else ""
+    return "symmetric" + eigenvalues + (", no push-sum" if needs.doubly_stochastic else "") + fixed
+
+
+def equations() -> str:
+    """A section for each rule: paper, equation, notes, and what it was compared with."""
+    sections = []
+    for name, method in RULES.items():
+        paper = re.sub(r"arXiv ([\d.]+\d)", r"[arXiv \1](https://arxiv.org/abs/\1)", method.paper) or "ours"
+        body = inspect.cleandoc(method.equation)
+        aligned = f"\\begin{{align*}}\n{body}\n\\end{{align*}}" if "&" in body else body
+        _, _, notes = (inspect.getdoc(method.make) or "").partition("Args:")[0].partition("\n")
+        checked = (
+            f"Compared with {method.checked}."
+            if method.checked
+            else "Experimental: compared with nothing but our own twin."
+        )
+        parts = (f"### {method.title}", f"`{name}`; {paper}.", f"$$\n{aligned}\n$$", notes.strip(), checked)
+        sections.append("\n\n".join(part for part in parts if part))
+    return "\n\n".join(sections)
 
 
 def site_path(path: str) -> str:

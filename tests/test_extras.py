@@ -64,7 +64,7 @@ def test_commands_for_synthetic_problems_need_no_extra(tmp_path: Path) -> None:
         COMMANDS, train, "report runs/a", compare, "runs runs", "topology ring", page, cwd=tmp_path
     )
     assert "Error" not in lines
-    assert str(RULES["dsgd"].colour) in (tmp_path / "runs/report.html").read_text()
+    assert str(RULES["dsgd"].color) in (tmp_path / "runs/report.html").read_text()
     assert lines.count("Figures are left out, since they need matplotlib: pip install 'dnasa[plot]'.") == 2
     assert "Saved runs/a/history.csv, x.safetensors, config.json." in lines
     assert (tmp_path / "runs/a/history.csv").is_file()

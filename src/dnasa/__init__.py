@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         trained,
     )
     from dnasa.engine.loop import solve
+    from dnasa.engine.simulate import simulate
     from dnasa.networks import connect
     from dnasa.runs.result import Result
     from dnasa.tasks.tasks import on_shards
@@ -50,6 +51,7 @@ __all__ = [
     "reproduce",
     "rules",
     "schedules",
+    "simulate",
     "sklearn",
     "solve",
     "topology",
@@ -62,6 +64,7 @@ ELSEWHERE = {
     "connect": "dnasa.networks",
     "load": "dnasa.trained",
     "on_shards": "dnasa.tasks.tasks",
+    "simulate": "dnasa.engine.simulate",
     "solve": "dnasa.engine.loop",
 }
 

@@ -193,7 +193,8 @@ class Rule(NamedTuple):
             resets each tracker to the value it tracks. By default the rule restarts at x.
         estimate: `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
         needs: What the rule needs of W.
-        form: A known form that the engine has a fast path for; set by `rules.forms.declare`.
+        form: A known form that the engine has a fast path for (`rules.forms`). Set it to None if you replace a function of the
+            rule: the engine trusts it.
         stepsize: `stepsize(state, t)` is the factor of the direction in which x moves; weight decay is proportional to it. By
             default the rule has no weight decay. Leave it out if the state has other iterates than x.
     """

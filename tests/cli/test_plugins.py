@@ -19,8 +19,10 @@ from dnasa.rules.registry import find
 from dnasa.topology import TOPOLOGIES
 
 PLUGIN = """
-from dnasa.rules import dsgd, register
-register("doubled", lambda eta: dsgd(lambda t: 2 * eta(t)), title="Doubled D-SGD")
+from dnasa.rules import dsgd, rule
+@rule("doubled", title="Doubled D-SGD")
+def doubled(eta):
+    return dsgd(lambda t: 2 * eta(t))
 """
 TRAIN = "train --problem least_squares --nodes 4 --steps 30 --evaluate 10 --rule doubled --eta 0.01".split()
 
@@ -118,20 +120,20 @@ def test_an_unknown_rule_lists_those_of_the_plugin(
     plugin: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words = ["train", "--problem", "spike", "--rule", "wat", "--plugin", plugin]
-    assert "dnasa, doubled." in refused(words, monkeypatch, capfd)
+    assert "sgp, doubled." in refused(words, monkeypatch, capfd)
 
 
 @pytest.mark.parametrize(
     ("code", "message"),
     [
         (None, "There is no plugin file"),
-        ("x = 1", "registers nothing: it must call register of dnasa.rules, dnasa.topology or dnasa.channels"),
+        ("x = 1", "adds nothing: it must use @dnasa.rules.rule, or register of dnasa.topology or dnasa.channels"),
         ("\n1 / 0", "failed at line 2: ZeroDivisionError"),
         ("def", "SyntaxError"),
         ("raise SystemExit(0)", "failed at line 1: SystemExit"),
         ("raise ValueError('two\\nlines')", "ValueError: two lines"),
         (
-            "import dnasa\ndnasa.rules.register('dnasa', print)",
+            "import dnasa\ndnasa.rules.rule('dnasa')(print)",
             "failed at line 2: InputError: 'dnasa' is a built-in rule",
         ),
         ("\0", "failed"),

@@ -93,7 +93,7 @@ def test_the_mean_ends_where_the_first_run_diverged() -> None:
 
 
 def test_a_registered_rule_has_its_own_title_and_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(title="My rule", colour="orange"))
+    monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(title="My rule", color="orange"))
     figure = plots.draw_history(pd.concat([history([2.0, 1.0], rule=rule) for rule in ("mine", "dnasa")]))
     assert labels(figure) == ["My rule (diminishing)", "D-NASA"]
     assert [to_hex(line.get_color()) for line in figure.axes[0].get_lines()] == [to_hex("orange"), "#d62728"]
@@ -101,13 +101,13 @@ def test_a_registered_rule_has_its_own_title_and_colour(monkeypatch: pytest.Monk
 
 def test_rules_without_a_colour_get_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, colour in {"first": None, "second": None, "third": "no colour"}.items():
-        monkeypatch.setitem(RULES, name, RULES["dsgd"]._replace(colour=colour))
+        monkeypatch.setitem(RULES, name, RULES["dsgd"]._replace(color=colour))
     names = ["first", "dsgd", "second", "third", "custom 1"]
     colours = plots.colours(names)
     assert list(colours) == names
     assert len(set(colours.values())) == len(names)
-    assert colours["dsgd"] == RULES["dsgd"].colour
-    assert len({RULES[name].colour for name in BUILT_IN}) == len(BUILT_IN)
+    assert colours["dsgd"] == RULES["dsgd"].color
+    assert len({RULES[name].color for name in BUILT_IN}) == len(BUILT_IN)
     assert len(plots.colours(f"custom {i}" for i in range(100))) == 100
 
 
@@ -129,7 +129,7 @@ def test_stepsizes_and_schedules_are_in_the_label() -> None:
 @pytest.mark.parametrize("rule", sorted(BUILT_IN))
 def test_every_built_in_rule_has_a_title_and_a_colour(rule: str) -> None:
     assert plots.title(rule) != rule
-    assert plots.colours([rule])[rule] == RULES[rule].colour
+    assert plots.colours([rule])[rule] == RULES[rule].color
 
 
 # ---------------------------------------------------------------- graphs

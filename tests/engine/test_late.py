@@ -253,7 +253,7 @@ def test_a_node_whose_neighbours_have_all_ended_ends_too_and_a_single_node_does_
         ({"clock": None}, "late needs the speeds of nodes and links: give clock"),
         (
             {"rule": "dsgd", "eta": 0.1},
-            "Rule 'dsgd' needs nodes that wait for each other: .* use dsgt, dasagt, adanasa, dnasa",
+            "Rule 'dsgd' needs nodes that wait for each other: .* use adanasa, dasagt, dnasa, dsgt",
         ),
         ({"rule": "gt_hsgd", "eta": 0.1}, "Rule 'gt_hsgd' needs nodes that wait"),
         ({"rule": ["dnasa", "adanasa"]}, "give one rule at a time"),

@@ -1,9 +1,6 @@
 """The methods once more, node by node: what the rules are compared with.
 
-They are written from the equations in docs/methods.md and not from the rules. Its column "source" says where the equations
-come from: only those of D-SGT and D-NASA were taken from the text of their paper, and AdaNASA is ours. The others are from
-the project's notes, or from published code and descriptions: the papers on EDM, GT-HSGD, GT-NSGDm, K-GT and SGP were not
-available, and no comparison with the text of the others is recorded.
+They are written from the equations and not from the rules; `checked` of each rule says what else it was compared with.
 
 Every twin takes a gradient oracle `gradient(i, x_i, t)`, W, the start and the schedules, and returns all iterates.
 """

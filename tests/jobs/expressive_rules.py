@@ -169,10 +169,6 @@ def sgd() -> Rule:
     return rules.dsgd(lambda t: ETA)
 
 
-def orthogonalized() -> Rule:
-    return rules.demuon(lambda t: 0.04 * ETA, layout=(("weight", (2, 2)), ("bias", (1,))))
-
-
 class Case(NamedTuple):
     """A rule with what it is run on: a graph of n nodes, a channel, and further options of `solve`."""
 
@@ -182,23 +178,10 @@ class Case(NamedTuple):
     options: dict[str, Any] = {}  # noqa: RUF012 (never changed)
 
 
-def lazy(n: int) -> Any:
-    return topology.ring(n, weights="lazy")
-
-
 CASES = {
     "gt_hsgd": Case(lambda: rules.gt_hsgd(lambda t: ETA, lambda t: 0.1)),
-    "kgt": Case(lambda: rules.kgt(lambda t: ETA, local_steps=5)),
-    "demuon": Case(orthogonalized),
     "sgp": Case(lambda: rules.sgp(lambda t: ETA), topology.directed_ring),
-    "push_dsgt": Case(lambda: rules.push_dsgt(lambda t: ETA), topology.directed_ring),
-    "d2": Case(lambda: rules.d2(lambda t: ETA), lazy),
-    "extra": Case(lambda: rules.extra(lambda t: ETA)),
-    "edm": Case(lambda: rules.edm(lambda t: ETA), lazy),
-    "qg_dsgdm": Case(lambda: rules.qg_dsgdm(lambda t: 0.2 * ETA)),
     "mt": Case(lambda: rules.mt(lambda t: 0.1 * ETA)),
-    "gt_adam": Case(lambda: rules.gt_adam(lambda t: 0.1 * ETA)),
-    "gt_nsgdm": Case(lambda: rules.gt_nsgdm(lambda t: 0.2 * ETA, lambda t: 0.9)),
     "momentum": Case(momentum),
     "two points": Case(two_points),
     "two exchanges": Case(two_exchanges),

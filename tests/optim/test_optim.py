@@ -7,10 +7,10 @@ import pickle
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -25,12 +25,12 @@ import dnasa
 from dnasa import rules, solve, topology
 from dnasa.channels import cast, choco, exchange, top_k
 from dnasa.core import Array, InputError, Messages, Network, Rule, RunError, Sent, Snapshot
-from dnasa.engine.fused import Fused
+from dnasa.engine import side_by_side
 from dnasa.engine.overlapped import Overlapped
+from dnasa.engine.torch_compile import TorchCompiled
 from dnasa.networks import simulated
 from dnasa.optim import Decentralized, buffers
 from dnasa.optim.recipe import make_rule
-from dnasa.optim.torch_compile import InPlace, with_compiled_messages
 from dnasa.problems import Classification, LeastSquares
 from dnasa.rules import schedules
 from dnasa.runs.timing import Timeline
@@ -329,9 +329,9 @@ OF_STEPS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.fixture
-def own_schedule(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def own_schedule(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setitem(rules.RULES, "mine", rules.RULES["dsgd"])
-    return lambda made: rules.register("mine", rules.dsgd, schedules={"own": made})
+    return lambda made: rules.rule("mine", schedules={"own": made})(rules.dsgd)
 
 
 @pytest.mark.parametrize("how", OF_STEPS)
@@ -924,10 +924,9 @@ FUSED: Any = [
 ]
 
 
-def trained(network: Network, fuse: bool, **options: Any) -> Decentralized:
+def trained(network: Network, **options: Any) -> Decentralized:
     net = model(3)
     opt = Decentralized(net.parameters(), network, **options)
-    opt.node.fuse = fuse
     for t in range(10):
         opt.zero_grad()
         backward(net, network.rank, t)
@@ -935,91 +934,54 @@ def trained(network: Network, fuse: bool, **options: Any) -> Decentralized:
     return opt
 
 
+@contextmanager
+def as_on_a_gpu() -> Iterator[list[Any]]:
+    """Whatever torch would compile on a GPU, listed and left as it is."""
+    compiled: list[Any] = []
+
+    def compile(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+        compiled.append(function)
+        return function
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", compile)
+        patch.setattr(side_by_side, "torch_compiles", lambda rule, state: rule.form is not None)
+        patch.setattr(side_by_side, "supports", lambda *args: False)
+        yield compiled
+
+
 @pytest.mark.parametrize("options", FUSED)
-def test_the_fused_update_is_the_rule(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU, AdaNASA in place with the schedules in memory and compiled (here as it is), D-NASA's family by its kernel."""
-    monkeypatch.setattr(torch, "compile", lambda function, **settings: function)
-    fast, plain = (trained(alone(), fuse, **options) for fuse in (True, False))
-    assert isinstance(fast.node.stepper, InPlace if options["rule"] == "adanasa" else Fused)
+def test_the_update_that_is_compiled_on_a_gpu_is_the_rule(options: dict[str, Any]) -> None:
+    """A node alone compiles the whole step."""
+    plain = trained(alone(), **options)
+    with as_on_a_gpu():
+        fast = trained(alone(), **options)
+    assert isinstance(fast.node.stepper, TorchCompiled)
     torch.testing.assert_close(fast.flat, plain.flat)
     torch.testing.assert_close(fast.node.stepper.state, plain.node.stepper.state)
 
 
 @pytest.mark.parametrize("overlap", [None, False])
 @pytest.mark.parametrize("options", FUSED)
-def test_nodes_with_neighbours_compile_what_they_send(
-    options: dict[str, Any], overlap: bool | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled = []
+def test_nodes_with_neighbours_compile_what_they_send(options: dict[str, Any], overlap: bool | None) -> None:
+    def work() -> list[torch.Tensor]:
+        return run_threads(RING, lambda network: trained(network, overlap=overlap, **options).flat.clone())
 
-    def compile(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
-        compiled.append(function)
-        return function
-
-    monkeypatch.setattr(torch, "compile", compile)
-
-    def work(fuse: bool) -> list[torch.Tensor]:
-        return run_threads(RING, lambda network: trained(network, fuse, overlap=overlap, **options).flat.clone())
-
-    torch.testing.assert_close(work(True), work(False))
+    plain = work()
+    with as_on_a_gpu() as compiled:
+        torch.testing.assert_close(work(), plain)
     assert len(compiled) == 4 * (1 if options["rule"] == "adanasa" else 2)  # `send`, and `early` where there is one
 
 
 @pytest.mark.parametrize(("steps", "arrays"), [(20, 4), (None, 5)])
-def test_adanasa_holds_four_numbers_per_parameter_and_one_more_for_an_average(
-    steps: int | None, arrays: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adanasa_holds_four_numbers_per_parameter_and_one_more_for_an_average(steps: int | None, arrays: int) -> None:
     """And a sample of the coordinates; the gradient is held by all optimizers."""
-    monkeypatch.setattr(torch, "compile", lambda function, **settings: function)
-    opt = Decentralized([nn.Parameter(torch.randn(1_000_000))], alone(), "adanasa", steps=steps)
-    opt.node.fuse = True
-    opt.step()
+    with as_on_a_gpu():
+        opt = Decentralized([nn.Parameter(torch.randn(1_000_000))], alone(), "adanasa", steps=steps)
+        opt.step()
     sizes = [a.untyped_storage().nbytes() // 4 for a in opt.node.stepper.state]
     assert sorted(sizes) == [0] * (5 - arrays) + [1, 1, 10_000, 10_000] + [1_000_000] * arrays
     assert all(a.is_meta for a in opt.node.loaded.state)
-
-
-def test_the_compiled_functions_are_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    made = make_rule("dnasa", None, None, None, 4, ())
-    state = made.rule.init(torch.randn(1, 9))._replace(z=torch.randn(1, 9), u=torch.randn(1, 9))
-    g = torch.randn(1, 9)
-    quick = with_compiled_messages(made, g)
-    torch.testing.assert_close(quick.early_messages(state, 7), made.rule.early_messages(state, 7))
-    torch.testing.assert_close(quick.send(state, (g,), 7), made.rule.send(state, (g,), 7))
-
-
-@pytest.mark.parametrize(("rule", "steps"), [("dnasa", None), ("adanasa", 20)])
-def test_what_torch_traces_is_the_rule(rule: str, steps: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced by torch.compile, though not compiled: torch 2.11 with Python 3.12 loses a state that `_replace` returns."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    made = make_rule(rule, None, None, steps, 4, (("x", (9,)),))
-    state, g = made.rule.init(torch.randn(1, 9)), torch.randn(1, 9)
-    torch.testing.assert_close(with_compiled_messages(made, g).send(state, (g,), 7), made.rule.send(state, (g,), 7))
-
-
-def test_only_a_rule_that_steps_as_its_form_says_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    def halved(eta: Any, alpha: Any) -> Rule:
-        rule = rules.dnasa(eta, alpha)
-        return rule._replace(early=lambda s, t: tuple(m / (t + 1) for m in rule.early_messages(s, t)))
-
-    monkeypatch.setitem(rules.RULES, "halved", rules.RULES["dnasa"]._replace(make=halved))
-    assert make_rule("dnasa", None, None, None, 4, ()).compiles
-    assert not make_rule("halved", None, None, None, 4, ()).compiles
-
-
-def test_an_update_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(function: Callable[..., Any], **options: Any) -> Callable[..., NoReturn]:
-        def call(*args: Any) -> NoReturn:
-            raise RuntimeError("no compiler")
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", broken)
-    quick = with_compiled_messages(make_rule("dnasa", None, None, None, 4, ()), torch.zeros(1, 2))
-    state = make_rule("dnasa", None, None, None, 4, ()).rule.init(torch.ones(1, 2))
-    with pytest.warns(UserWarning, match="could not be compiled"):
-        quick.send(state, (torch.ones(1, 2),), 3)
 
 
 # ---------------------------------------------------------------- mistakes

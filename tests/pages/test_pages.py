@@ -194,7 +194,7 @@ def test_rules_of_a_plugin_keep_title_and_colour_without_their_code(tmp_path: Pa
     def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
         return x - node
 
-    dnasa.rules.register("mine", dnasa.rules.dsgd, title="Mine!", colour="#123456")
+    dnasa.rules.rule("mine", title="Mine!", color="#123456")(dnasa.rules.dsgd)
     problem = dnasa.problems.Custom(gradient, start=np.zeros(2))
     try:
         dnasa.solve(problem, dnasa.topology.ring(3), ["dsgd", "mine"], eta=0.1, steps=5, folder=tmp_path / "run")

@@ -199,9 +199,9 @@ def test_hidden_exchanges_give_the_same_proximal_iterates() -> None:
 
 
 def test_rules_without_a_proximal_step_are_refused_by_name() -> None:
-    with pytest.raises(InputError, match=r"'AdaNASA' has no proximal step: choose from dsgd, dsgt"):
+    with pytest.raises(InputError, match=r"'AdaNASA' has no proximal step: choose from dasagt, dnasa, dsgd, dsgt"):
         dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, "adanasa", steps=5)
-    with pytest.raises(InputError, match="register it with takes_prox"):
+    with pytest.raises(InputError, match="decorate the maker with @rule"):
         dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, rules.dsgd(lambda t: 0.1), steps=5)
 
 

@@ -20,14 +20,14 @@ from torch import nn
 
 import dnasa
 from dnasa import Result, core, rules, topology
-from dnasa.core import Array, Messages, Network, Rule
+from dnasa.core import Array, Messages, Network
 from dnasa.optim import Decentralized
 from dnasa.problems import Custom
 from dnasa.rules import schedules
 
 JOB = str(JOBS / "distributed_job.py")
 # converge to the minimiser with a constant stepsize
-EXACT = ("d2", "extra", "edm", "mt", "gt_adam", "gt_hsgd", "kgt", "push_dsgt", "two exchanges", "push-sum, tracking")
+EXACT = ("mt", "gt_hsgd", "two exchanges", "push-sum, tracking")
 cases = pytest.mark.parametrize("name", CASES)
 
 
@@ -264,17 +264,6 @@ def sending(messages: Callable[..., Messages]) -> core.Rule:
             "answer must have the shape of x",
         ),
         (core.Rule(lambda x: x, lambda s, g, t: ((s,), s), lambda s, m: m[0]), "init must return a NamedTuple"),
-    ],
-)
-def test_a_wrong_rule_gets_a_clear_line(rule: Rule, words: str) -> None:
-    with pytest.raises(core.InputError, match=words) as caught:
-        dnasa.solve(problem(), CASES["momentum"].graph(NODES), rule, steps=3)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("rule", "words"),
-    [
         (core.Rule(Bare, lambda s, g, t: ((s.x,), s), lambda s, m: None), "receive must return its Bare, not NoneType"),
         (core.Rule(Bare, lambda s, g, t: (s, (s.x,)), lambda s, m: s), "must return two things"),
         (sending(lambda s, g: (s.x,))._replace(points=lambda s, t: s.x), "points must return a tuple of arrays"),
@@ -282,9 +271,10 @@ def test_a_wrong_rule_gets_a_clear_line(rule: Rule, words: str) -> None:
         (rules.dsgd, "A function that makes a rule is not a rule"),
     ],
 )
-def test_other_wrong_rules_get_a_clear_line(rule: Any, words: str) -> None:
-    with pytest.raises(core.InputError, match=words):
+def test_a_wrong_rule_gets_a_clear_line(rule: Any, words: str) -> None:
+    with pytest.raises(core.InputError, match=words) as caught:
         dnasa.solve(problem(), CASES["momentum"].graph(NODES), rule, steps=3)
+    assert "\n" not in str(caught.value)
 
 
 def test_public_objects_are_printed_as_one_short_line() -> None:

@@ -7,18 +7,19 @@ row i for node i, and step t uses sample t. Where the published code differs, it
 from collections.abc import Callable
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
-from conftest import take_step
 
-from dnasa import rules, topology
+from dnasa import rules, simulate, topology
 from dnasa.core import Array, Rule, Schedule
-from dnasa.networks import simulated
 from dnasa.rules import schedules
 
 NODES, DIM, STEPS = 6, 6, 30
 GRAPH = topology.ring(NODES, weights="lazy")
 W = GRAPH.sparse.toarray()
+UNBALANCED = nx.DiGraph([*((i, (i + 1) % NODES) for i in range(NODES)), (0, 2), (0, 3), (1, 4)])
+P = topology.from_networkx(UNBALANCED).sparse.toarray()  # column-stochastic
 LAYOUT = (("matrix", (2, 2)), ("vector", (2,)))
 ETA = 0.05
 Gradient = Callable[[Array, int], Array]
@@ -35,12 +36,11 @@ def quadratic(noise: float = 0.3) -> Gradient:
     return lambda X, t: drawn[t] * np.einsum("nij,nj->ni", A, X - b)
 
 
-def ours(rule: Rule, gradient: Gradient, steps: int = STEPS) -> list[Array]:
-    network, state, out = simulated.connect(GRAPH), rule.init(np.tile(START, (NODES, 1))), []
-    for t in range(steps):
-        state = take_step(rule, state, gradient, network, t)
-        out.append(state.x)
-    return out
+def ours(rule: Rule, gradient: Gradient) -> list[Array]:
+    def of_node(x: Array, node: int, t: int) -> Array:
+        return gradient(np.tile(x, (NODES, 1)), t)[node]
+
+    return list(simulate(rule, P if rule.needs.directed else W, of_node, START, STEPS)[1:])
 
 
 def start() -> Array:
@@ -138,6 +138,68 @@ def quasi_global(gradient: Gradient, nesterov: bool, beta: float = 0.9, factor: 
     return out
 
 
+def sgd(gradient: Gradient, momentum: float) -> list[Array]:
+    """epfml/quasi-global-momentum, decentralized_sgd: torch's SGD at each node, then a weighted average of the parameters."""
+    x, buffer, out = start(), np.zeros((NODES, DIM)), []
+    for t in range(STEPS):
+        buffer = momentum * buffer + gradient(x, t)
+        x = W @ (x - ETA * buffer)
+        out.append(x)
+    return out
+
+
+def adam(gradient: Gradient, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> list[Array]:
+    """epfml/quasi-global-momentum, decentralized_adam: Adam at each node, then a weighted average of the parameters."""
+    x, first, second, out = start(), np.zeros((NODES, DIM)), np.zeros((NODES, DIM)), []
+    for index in range(STEPS):
+        g = gradient(x, index)
+        first, second = beta1 * first + (1 - beta1) * g, beta2 * second + (1 - beta2) * g * g
+        denominator = np.sqrt(second) / np.sqrt(1 - beta2 ** (index + 1)) + eps
+        x = W @ (x - ETA / (1 - beta1 ** (index + 1)) * first / denominator)
+        out.append(x)
+    return out
+
+
+def prox_dasa_gt(gradient: Gradient, tracked: bool, lr: float, alpha: float) -> list[Array]:
+    """tesixiao/ProxDASA, PROXDASAGT without its regularizer: u is tracked and exchanged, but z averages g. Here z averages u
+    (`tracked`)."""
+    x, z, out = start(), np.zeros((NODES, DIM)), []
+    u = previous = gradient(x, 0)
+    for t in range(STEPS):
+        y = x - lr * z
+        g = gradient(x, t)
+        x = (1 - alpha) * x + alpha * y
+        u, previous = u + g - previous, g
+        z = (1 - alpha) * z + alpha * (u if tracked else g)
+        x, z, u = W @ x, W @ z, W @ u
+        out.append(x)
+    return out
+
+
+def gradient_push(gradient: Gradient) -> list[Array]:
+    """facebookresearch/stochastic_gradient_push, GossipDataParallel: the gradient at x/w, a step of x, then push-sum."""
+    x, w, out = start(), np.ones((NODES, 1)), []
+    for t in range(STEPS):
+        debiased = x / w
+        numerator = debiased * w - ETA * gradient(debiased, t)
+        x, w = P @ numerator, P @ w
+        out.append(x / w)
+    return out
+
+
+def push_diging(gradient: Gradient) -> list[Array]:
+    """MidoAssran/maopy, PushDIGing."""
+    x, w, out = start(), np.ones((NODES, 1)), []
+    tracker = previous = gradient(x, 0)
+    for k in range(STEPS):
+        x = x - ETA * tracker
+        x, tracker, w = P @ x, P @ tracker, P @ w
+        g = gradient(x / w, k + 1)
+        tracker, previous = tracker + g - previous, g
+        out.append(x / w)
+    return out
+
+
 def d2(gradient: Gradient, eta: Schedule) -> list[Array]:
     """epfml/quasi-global-momentum, decentralized_d2: the newest stepsize multiplies both gradients; here each keeps its own."""
     x, out = start(), []
@@ -220,7 +282,14 @@ def gt_adam(
 # ---------------------------------------------------------------- comparisons
 
 CONSTANT: Any = schedules.constant(ETA)
+AVERAGED = (schedules.constant(0.2 * ETA), schedules.constant(0.2))
 SAME: dict[str, tuple[Callable[[Gradient], list[Array]], Callable[[], Rule]]] = {
+    "dsgd: epfml": (lambda g: sgd(g, 0.0), lambda: rules.dsgd(CONSTANT)),
+    "dmsgd: epfml": (lambda g: sgd(g, 0.9), lambda: rules.dmsgd(CONSTANT)),
+    "dadam: epfml": (adam, lambda: rules.dadam(CONSTANT)),
+    "dasagt: authors, with u in z": (lambda g: prox_dasa_gt(g, True, ETA, 0.2), lambda: rules.dasagt(*AVERAGED)),
+    "sgp: authors": (gradient_push, lambda: rules.sgp(CONSTANT)),
+    "push_dsgt: maopy": (push_diging, lambda: rules.push_dsgt(CONSTANT)),
     "dsgt: decent-bench": (atc_tracking, lambda: rules.dsgt(CONSTANT)),
     "d2: decent-bench": (lambda g: exact_diffusion(g, W), lambda: rules.d2(CONSTANT)),
     "edm without momentum: decent-bench": (lambda g: exact_diffusion(g, W), lambda: rules.edm(CONSTANT, beta=0.0)),
@@ -281,6 +350,10 @@ DIFFERENT: dict[str, tuple[Callable[[Gradient], list[Array]], Callable[[], Rule]
     "d2: epfml with a stepsize that changes": (
         lambda g: d2(g, schedules.root_decay(ETA, NODES)),
         lambda: rules.d2(schedules.root_decay(ETA, NODES)),
+    ),
+    "dasagt: the authors average g in z": (
+        lambda g: prox_dasa_gt(g, False, 10 * ETA, 0.5),
+        lambda: rules.dasagt(schedules.constant(5 * ETA), schedules.constant(0.5)),
     ),
     "dsgt: epfml mixes x before the step": (diging, lambda: rules.dsgt(CONSTANT)),
     "dsgt: DeMuon mixes the tracker before the step": (

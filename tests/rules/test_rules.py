@@ -1,6 +1,8 @@
 """Every rule is its twin in `twins.py`, and the facts that follow from its equations hold."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 from math import sqrt
 from typing import Any
 
@@ -9,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 import twins
-from conftest import Bumpy, eta_of, take_step
+from conftest import GRAPHS, Bumpy, eta_of, take_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnasa import rules, solve, topology
+from dnasa import rules, simulate, solve, topology
 from dnasa.arrays import unit
 from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule, Sent, Snapshot, State, leaves, with_x
 from dnasa.engine.side_by_side import make_stepper
@@ -71,15 +73,32 @@ def everyone(start: Array, n: int) -> Array:
     return np.tile(start, (n, 1))
 
 
-@pytest.mark.parametrize("name", rules.RULES)
-def test_rule_equals_its_twin(name: str, graph: Topology, bumpy: type[Bumpy]) -> None:
-    n = graph.nodes
-    problem, steps = bumpy(n), default_schedules(name, n)
-    expected = getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *steps)
-    network = simulated.connect(graph)
-    actual = trace(make(name, steps, problem.start), problem.all, network, everyone(problem.start, n))
-    for t in range(STEPS):
-        np.testing.assert_allclose(actual[t].x, expected[t], rtol=0, atol=1e-10)
+DIRECTED: dict[str, Callable[[], Topology]] = {
+    "directed ring": lambda: topology.directed_ring(5),
+    "directed exponential": lambda: topology.directed_exponential(6),
+    "unbalanced": lambda: topology.from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (0, 3)])),
+}
+directed = pytest.mark.parametrize("graph", DIRECTED)
+PUSH_SUM = ("sgp", "push_dsgt")
+
+
+def twin_of(name: str, problem: Bumpy, graph: Topology, steps: tuple[Schedule, ...], **options: Any) -> Array:
+    return np.array(getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *steps, **options))
+
+
+def simulated_run(rule: Rule, problem: Bumpy, graph: Topology, steps: int = STEPS) -> Array:
+    """The answers after each step."""
+    return simulate(rule, graph.sparse.toarray(), lambda x, i, t: problem.one(i, x, t), problem.start, steps)[1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "graph"), [*product(rules.RULES, GRAPHS), *product(PUSH_SUM, DIRECTED)], ids=lambda part: part
+)
+def test_rule_equals_its_twin(name: str, graph: str) -> None:
+    made = (GRAPHS | DIRECTED)[graph]()
+    problem, steps = Bumpy(made.nodes), default_schedules(name, made.nodes)
+    actual = simulated_run(make(name, steps, problem.start), problem, made)
+    np.testing.assert_allclose(actual, twin_of(name, problem, made, steps), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -95,27 +114,22 @@ def test_rule_equals_its_twin(name: str, graph: Topology, bumpy: type[Bumpy]) ->
         ("demuon", {"theta": 0.5, "iterations": 3}),
     ],
 )
-def test_hyperparameters_can_be_given(name: str, options: dict[str, Any], bumpy: type[Bumpy]) -> None:
-    graph, problem, etas = topology.ring(5, weights="lazy"), bumpy(5), default_schedules(name, 5)
+def test_hyperparameters_can_be_given(name: str, options: dict[str, Any]) -> None:
+    graph, problem, etas = topology.ring(5, weights="lazy"), Bumpy(5), default_schedules(name, 5)
     named = {"K": 4} if name == "kgt" else options
-    twin = getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *etas, **named)
     shapes = {"layout": layout(len(problem.start))} if name == "demuon" else {}
-    rule = getattr(rules, name)(*etas, **shapes, **options)
-    x = everyone(problem.start, 5)
-    last = trace(rule, problem.all, simulated.connect(graph), x)[-1].x
-    np.testing.assert_allclose(last, twin[-1], rtol=0, atol=1e-10)
-    default = trace(make(name, etas, problem.start), problem.all, simulated.connect(graph), x)[-1].x
-    assert np.abs(last - default).max() > 1e-4
+    actual = simulated_run(getattr(rules, name)(*etas, **shapes, **options), problem, graph)
+    np.testing.assert_allclose(actual, twin_of(name, problem, graph, etas, **named), rtol=0, atol=1e-10)
+    default = simulated_run(make(name, etas, problem.start), problem, graph)
+    assert np.abs(actual[-1] - default[-1]).max() > 1e-4
 
 
 @pytest.mark.parametrize("name", ["dadam", "dasagt", "dnasa", "adanasa"])
-def test_a_rule_with_weight_decay_equals_its_twin(name: str, bumpy: type[Bumpy]) -> None:
-    graph, problem, steps = topology.ring(5), bumpy(5), default_schedules(name, 5)
-    expected = getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *steps, decay=0.5)
+def test_a_rule_with_weight_decay_equals_its_twin(name: str) -> None:
+    graph, problem, steps = topology.ring(5), Bumpy(5), default_schedules(name, 5)
     rule = with_weight_decay(make(name, steps, problem.start), schedules.constant(0.5))
-    actual = trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, 5))
-    for t in range(STEPS):
-        np.testing.assert_allclose(actual[t].x, expected[t], rtol=0, atol=1e-10)
+    expected = twin_of(name, problem, graph, steps, decay=0.5)
+    np.testing.assert_allclose(simulated_run(rule, problem, graph), expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", [name for name in rules.RULES if name not in ("d2", "edm", "gt_hsgd")])
@@ -176,25 +190,6 @@ def test_dasagt_is_shown_under_its_own_name() -> None:
     assert repr(rule) == "Rule dasagt with early, restart, estimate, needs, form, stepsize"
 
 
-DIRECTED = {
-    "ring": lambda: topology.directed_ring(5),
-    "exponential": lambda: topology.directed_exponential(6),
-    "unbalanced": lambda: topology.from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (0, 3)])),
-}
-directed = pytest.mark.parametrize("graph", DIRECTED)
-
-
-@directed
-@pytest.mark.parametrize("name", ["sgp", "push_dsgt"])
-def test_rule_for_directed_graphs_equals_its_twin(name: str, graph: Any, bumpy: type[Bumpy]) -> None:
-    graph = DIRECTED[graph]()
-    problem, steps = bumpy(graph.nodes), default_schedules(name, graph.nodes)
-    expected = getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *steps)
-    rule, x = make(name, steps, problem.start), everyone(problem.start, graph.nodes)
-    for state, z in zip(trace(rule, problem.all, simulated.connect(graph), x), expected, strict=True):
-        np.testing.assert_allclose(rule.result(state), z, rtol=0, atol=1e-10)
-
-
 @pytest.mark.parametrize("name", rules.RULES)
 def test_rule_gives_the_same_on_torch(name: str, bumpy: type[Bumpy]) -> None:
     graph = topology.ring(6, weights="lazy")
@@ -210,21 +205,15 @@ def test_rule_gives_the_same_on_torch(name: str, bumpy: type[Bumpy]) -> None:
     np.testing.assert_allclose(on_torch[-1].x.numpy(), expected[-1].x, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["dsgt", "dasagt", "dnasa"])
-def test_tracker_mean_equals_gradient_mean(name: str, graph: Topology, bumpy: type[Bumpy]) -> None:
-    problem = bumpy(graph.nodes)
-    rule = make(name, default_schedules(name, graph.nodes), problem.start)
-    for state in trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, graph.nodes)):
-        np.testing.assert_allclose(state.u.mean(-2), state.v.mean(-2), atol=1e-9)
+TRACKERS = {
+    **dict.fromkeys(("dsgt", "dasagt", "dnasa"), ("u", "v")),
+    **{"gt_hsgd": ("y", "v"), "demuon": ("v", "m"), "adanasa": ("y", "z")},
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "tracker", "tracked"), [("gt_hsgd", "y", "v"), ("demuon", "v", "m"), ("adanasa", "y", "z")]
-)
-def test_tracker_mean_equals_the_mean_of_what_it_tracks(
-    name: str, tracker: str, tracked: str, graph: Topology, bumpy: type[Bumpy]
-) -> None:
-    problem = bumpy(graph.nodes)
+@pytest.mark.parametrize("name", TRACKERS)
+def test_tracker_mean_equals_the_mean_of_what_it_tracks(name: str, graph: Topology, bumpy: type[Bumpy]) -> None:
+    problem, (tracker, tracked) = bumpy(graph.nodes), TRACKERS[name]
     rule = make(name, default_schedules(name, graph.nodes), problem.start)
     for state in trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, graph.nodes)):
         np.testing.assert_allclose(getattr(state, tracker).mean(-2), getattr(state, tracked).mean(-2), atol=1e-9)
@@ -243,6 +232,21 @@ def test_push_sum_preserves_the_sums_of_the_weights_and_of_the_trackers(graph: A
     again = rule.restarted(state)
     np.testing.assert_array_equal(again.w, np.ones((n, 1)))
     np.testing.assert_array_equal(again.x, rule.result(state))
+
+
+EXACT = ("d2", "dsgt", "edm", "extra", "gt_adam", "gt_hsgd", "kgt", "mt", "push_dsgt")
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_with_a_constant_stepsize_and_no_noise_the_nodes_reach_the_minimum(name: str) -> None:
+    """Of the mean of c_i |x - b_i|^2 / 2. D-SGD and the others stay apart."""
+    random = np.random.default_rng(1)
+    b, c = random.standard_normal((4, 6)), random.uniform(0.5, 1.5, (4, 1))
+    eta = 0.005 if name in ("mt", "gt_adam") else 0.05
+    made = {"gt_hsgd": (schedules.constant(eta), schedules.constant(0.1))}.get(name, (schedules.constant(eta),))
+    W = topology.directed_ring(4) if name == "push_dsgt" else topology.ring(4, weights="lazy")
+    x = simulate(make(name, made, b[0]), W.sparse.toarray(), lambda x, i, t: c[i] * (x - b[i]), np.zeros(6), 1500)[-1]
+    np.testing.assert_allclose(x, np.tile((c * b).sum(0) / c.sum(), (4, 1)), atol=1e-6)
 
 
 def test_corrections_of_kgt_have_mean_zero_and_change_at_exchanges_only(graph: Topology, bumpy: type[Bumpy]) -> None:
@@ -289,24 +293,12 @@ def test_demuons_direction_has_the_singular_vectors_of_its_argument_and_singular
         assert 0.6 < values.min() <= values.max() < 1.25
 
 
-@pytest.mark.parametrize("name", ["adanasa", "demuon"])
+@pytest.mark.parametrize("name", ["adanasa", "demuon", "dnasa"])
 def test_steps_do_not_depend_on_the_scale_of_the_loss(name: str, bumpy: type[Bumpy]) -> None:
     network, x = simulated.connect(topology.ring(5)), everyone(bumpy(5).start, 5)
     rule = make(name, default_schedules(name, 5), x[0])
     a, b = (trace(rule, bumpy(5, scale=2.0**k).all, network, x)[-1].x for k in (0, -40))
     np.testing.assert_array_equal(a, b)
-
-
-def test_gt_hsgd_with_beta_one_is_gradient_tracking_of_plain_gradients(bumpy: type[Bumpy]) -> None:
-    """beta = 1: v = g, and the mean of the iterates moves along the mean of the gradients."""
-    problem, network, x = bumpy(5), simulated.connect(topology.ring(5)), everyone(bumpy(5).start, 5)
-    rule = rules.gt_hsgd(schedules.constant(0.02), schedules.constant(1.0))
-    before = x
-    for t, state in enumerate(trace(rule, problem.all, network, x)):
-        g = problem.all(before, t)
-        np.testing.assert_allclose(state.x.mean(0), before.mean(0) - 0.02 * g.mean(0), atol=1e-12)
-        np.testing.assert_allclose(state.v, g, atol=1e-12)
-        before = state.x
 
 
 def test_gt_hsgd_reduces_the_variance_of_its_estimate() -> None:
@@ -401,14 +393,6 @@ def test_dnasa_does_not_notice_the_scale_of_the_loss(exponent: int) -> None:
     np.testing.assert_allclose(a, b, atol=1e-8)
 
 
-def test_dnasa_does_not_notice_a_power_of_two_at_all(bumpy: type[Bumpy]) -> None:
-    network, rule = simulated.connect(topology.ring(5)), rules.dnasa(*schedules.diminishing(5))
-    x = everyone(bumpy(5).start, 5)
-    a = trace(rule, bumpy(5).all, network, x)[-1].x
-    b = trace(rule, bumpy(5, scale=2.0**-40).all, network, x)[-1].x
-    np.testing.assert_array_equal(a, b)
-
-
 @given(order=st.permutations(range(8)), name=st.sampled_from(sorted(rules.RULES)))
 @settings(max_examples=15, deadline=None)
 def test_relabelling_the_nodes_relabels_the_iterates(order: Any, name: str) -> None:
@@ -429,121 +413,10 @@ def test_relabelling_the_nodes_relabels_the_iterates(order: Any, name: str) -> N
     np.testing.assert_allclose(b, a[order], atol=1e-9)
 
 
-def central_dsgd(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
-    return x - eta[0](t) * g
-
-
-def central_dmsgd(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
-    """SGD with momentum."""
-    memory["m"] = 0.9 * memory.get("m", 0) + g
-    return x - eta[0](t) * memory["m"]
-
-
-def central_dadam(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
-    """torch's Adam."""
-    if not memory:
-        memory["x"] = torch.tensor(x, requires_grad=True)
-        memory["adam"] = torch.optim.Adam([memory["x"]])
-    memory["x"].grad = torch.from_numpy(g)
-    memory["adam"].param_groups[0]["lr"] = eta[0](t)
-    memory["adam"].step()
-    return memory["x"].detach().numpy().copy()
-
-
-def central_gt_hsgd(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
-    """STORM; on the samples of `Bumpy(1)`, as the test that calls it."""
-    g_old = Bumpy(1).one(0, memory.get("x_old", x), t)
-    v = g + (1 - eta[1](t)) * (memory["v"] - g_old) if t else g
-    memory.update(x_old=x, v=v)
-    return x - eta[0](t) * v
-
-
-def central_demuon(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
-    """Muon without Nesterov's momentum."""
-    m = memory["m"] = 0.8 * memory.get("m", 0) + 0.2 * g
-    return x - eta[0](t) * direction(m[None], layout(len(x)), iterations=5)[0]
-
-
-def central_d2(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
-    old, move = memory.get("old", x), memory.get("move", 0 * x)
-    memory.update(old=x, move=eta[0](t) * g)
-    return 2 * x - old - eta[0](t) * g + move
-
-
-def central_dasagt(
-    g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any], normalize: bool = False
-) -> Array:
-    z = memory.get("z", 0 * x)
-    length = np.linalg.norm(z)
-    direction = (z / length if length else z) if normalize else z
-    memory["z"] = (1 - eta[1](t)) * z + eta[1](t) * g
-    return x - eta[0](t) * direction
-
-
-def central_dnasa(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
-    """Normalized SGD with momentum."""
-    return central_dasagt(g, x, eta, t, memory, normalize=True)
-
-
-def central_adanasa(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
-    """Adam with linear averages at the start, clipped to 1, and steps that a radius limits."""
-    z, m, start, way, back, r = memory.get("all", (0, 0, x, 0, 0, 1e-4 * (1 + np.linalg.norm(x))))
-    z, m = (1 - eta[1](t)) * z + eta[1](t) * g, eta[2](t) * m + (1 - eta[2](t)) * g**2
-    step = min(eta[0](t), 6 * r) / np.cbrt(len(x))
-    h = g / np.maximum(np.sqrt(m), np.abs(g))
-    h = h / np.linalg.norm(h)
-    way, back = way + step * h, back + step * h @ (start - x)
-    memory["all"] = z, m, start, way, back, max(r, back / np.linalg.norm(way))
-    return x - step * np.clip(z / np.sqrt(m), -1, 1)
-
-
-def central_qg_dsgdm(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
-    """SGD with momentum that is a moving average of the steps."""
-    m = memory.get("m", 0)
-    step = 0.9 * m + g
-    memory["m"] = 0.9 * m + 0.1 * step
-    return x - eta[0](t) * step
-
-
-def central_edm(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
-    """SGD along the moving average."""
-    memory["m"] = 0.9 * memory.get("m", 0) + 0.1 * g
-    return x - eta[0](t) * memory["m"]
-
-
-def central_gt_nsgdm(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
-    """Normalized SGD with momentum, which has the newest gradient."""
-    memory["m"] = eta[1](t) * memory.get("m", 0) + (1 - eta[1](t)) * g
-    return x - eta[0](t) * memory["m"] / np.linalg.norm(memory["m"])
-
-
-def central_gt_adam(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
-    """Adam without correction of the bias."""
-    m, v = memory.get("moments", (0, 0))
-    memory["moments"] = m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-    return x - eta[0](t) * m / np.sqrt(v + 1e-8)
-
-
-CENTRAL = {  # of a rule that is not here, its twin with one node
-    "dsgd": central_dsgd,
-    "dmsgd": central_dmsgd,
-    "dadam": central_dadam,
-    "d2": central_d2,
-    "dsgt": central_dsgd,
-    "gt_hsgd": central_gt_hsgd,
-    "kgt": central_dsgd,
-    "demuon": central_demuon,
-    "sgp": central_dsgd,
-    "push_dsgt": central_dsgd,
-    "dasagt": central_dasagt,
-    "dnasa": central_dnasa,
-    "adanasa": central_adanasa,
-    "extra": central_dsgd,
-    "edm": central_edm,
-    "qg_dsgdm": central_qg_dsgdm,
-    "mt": central_dmsgd,
-    "gt_adam": central_gt_adam,
-    "gt_nsgdm": central_gt_nsgdm,
+SGD, MOMENTUM = torch.optim.SGD, partial(torch.optim.SGD, momentum=0.9)
+CENTRAL: dict[str, Any] = {  # torch's optimizers; of other rules, the twin with one node
+    **dict.fromkeys(("dsgd", "dsgt", "kgt", "sgp", "push_dsgt", "extra"), SGD),
+    **{"dmsgd": MOMENTUM, "mt": MOMENTUM, "dadam": torch.optim.Adam},
 }
 
 
@@ -568,11 +441,13 @@ def centralized(name: str, problem: Bumpy, eta: tuple[Schedule, ...]) -> list[Ar
     if name not in CENTRAL:
         alone = getattr(twins, name)(problem.one, np.ones((1, 1)), problem.start, STEPS, *eta)
         return [x[0] for x in alone]
-    memory: dict[str, Any] = {}
-    x, out = problem.start, []
+    x, out = torch.tensor(problem.start, requires_grad=True), []
+    optimizer = CENTRAL[name]([x], lr=1.0)
     for t in range(STEPS):
-        x = CENTRAL[name](problem.one(0, x, t), x, eta, t, memory)
-        out.append(x)
+        x.grad = torch.from_numpy(problem.one(0, x.detach().numpy(), t))
+        optimizer.param_groups[0]["lr"] = eta[0](t)
+        optimizer.step()
+        out.append(x.detach().numpy().copy())
     return out
 
 
@@ -626,19 +501,7 @@ def test_a_penalty_can_move_dnasa_further_than_eta() -> None:
     np.testing.assert_array_equal(moved, 0)  # by sqrt(2), not by 0.1
 
 
-@pytest.mark.parametrize("name", rules.RULES)
-def test_runs_side_by_side_equal_separate_runs_exactly(name: str, bumpy: type[Bumpy]) -> None:
-    graph, problem = topology.ring(8, weights="lazy"), bumpy(8)
-    network, etas = simulated.connect(graph), [0.003, 0.01, 0.05]
-    runs = variants(name, etas)
-    x = everyone(problem.start, 8)[None, None]
-    together = trace_groups(build(runs, x), problem.all, network, x)
-    for v, variant in enumerate(runs):
-        alone = trace_groups(build([variant], x), problem.all, network, x)
-        np.testing.assert_array_equal(together[v], alone[0])
-
-
-def test_different_rules_together_equal_separate_runs_exactly(bumpy: type[Bumpy]) -> None:
+def test_rules_and_stepsizes_side_by_side_equal_separate_runs_exactly(bumpy: type[Bumpy]) -> None:
     problem, network = bumpy(8), simulated.connect(topology.ring(8, weights="lazy"))
     runs = [v for name in rules.RULES for v in variants(name, [0.01, 0.02])]
     x = everyone(problem.start, 8)[None, None]
@@ -683,12 +546,13 @@ def test_schedules_are_the_papers() -> None:
     assert schedules.root_decay(2, 9)(3) == pytest.approx(3)
     assert schedules.averaging(4)(15) == 0.3
     assert schedules.averaging(4)(399) == 0.1
-    assert schedules.parameter_free(3)(0) == 0
-    assert schedules.parameter_free(3)(9) == 1
-    assert schedules.parameter_free_fixed(3, 9)(100) == 1
+    free, fixed = (
+        rules.RULES["dsgt"].schedules[name](8, 9, 3)[0] for name in ("parameter-free", "parameter-free-fixed")
+    )
+    assert (free(0), free(9), fixed(100)) == (0, 1, 1)
     assert [schedules.cosine(3, 20)(t) for t in (0, 10, 20, 40)] == pytest.approx([1.5, 1.5, 0, 0])
     assert [schedules.linear(3, 20)(t) for t in (0, 7, 8, 14, 20, 40)] == pytest.approx([3 / 8, 3, 3, 1.5, 0, 0])
-    assert [value(7) for value in schedules.gt_nsgdm_fixed(3, 16)] == [3 / 8, 3 / 4]
+    assert [value(7) for value in rules.RULES["gt_nsgdm"].schedules["theorem-fixed"](8, 16, 3)] == [3 / 8, 3 / 4]
     assert schedules.root_fixed(3, 4, 16)(0) == 3 * sqrt(4 / 16)
 
 
@@ -706,6 +570,15 @@ def test_a_nodes_moments_survive_the_loss_of_others(name: str, bumpy: type[Bumpy
     assert np.abs(state.m).max() > 0.1
 
 
-def test_built_in_rules_have_titles_and_colours_of_their_own() -> None:
+def test_every_built_in_rule_says_what_it_was_compared_with() -> None:
+    """A rule without a comparison is experimental, and says so on its page."""
+    for name in registry.BUILT_IN:
+        method = rules.RULES[name]
+        assert method.checked
+        assert method.equation
+        assert "arXiv" in method.paper or name == "adanasa"
+
+
+def test_built_in_rules_have_titles_and_colors_of_their_own() -> None:
     methods = [rules.RULES[name] for name in registry.BUILT_IN]
-    assert len({method.title for method in methods}) == len({method.colour for method in methods}) == len(methods)
+    assert len({method.title for method in methods}) == len({method.color for method in methods}) == len(methods)

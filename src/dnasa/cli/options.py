@@ -13,10 +13,11 @@ import typer
 from typer.core import TyperCommand
 
 from dnasa.channels.compressed import COMPRESSIONS
-from dnasa.rules.registry import COMPARED, DEFAULT_RULE, ETA, PARAMETER_FREE, RULES
+from dnasa.rules.registry import COMPARED, DEFAULT_RULE, RULES
+from dnasa.rules.schedules import ETA
 
-NO_ETA = " and ".join(name for name in reversed(RULES) if not RULES[name].needs_eta)
-MEANING = "; ".join(f"{name} {made.formula}" for name, made in (ETA | PARAMETER_FREE).items())
+NO_ETA = " and ".join(name for name in RULES if not RULES[name].needs_eta)
+MEANING = "; ".join(f"{name} {spec.formula}" for name, spec in ETA.items())
 GRAPHS = "GRAPHS"  # in a help: their names
 
 
@@ -109,7 +110,7 @@ class Options:
     )
     plugin: list[Path] | None = option(
         None,
-        "Python file that registers rules, graphs or compressors of your own (register of dnasa.rules, dnasa.topology, "
+        "Python file with rules, graphs or compressors of your own (@dnasa.rules.rule, register of dnasa.topology, "
         "dnasa.channels); may be given several times.",
     )
     eta: float | None = option(

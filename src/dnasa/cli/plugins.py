@@ -31,7 +31,7 @@ def load_file(path: Path) -> None:
         raise InputError(f"The plugin {path} {failure(path, error).rstrip('.')}.") from error
     if before == (RULES, TOPOLOGIES, REGISTERED):
         raise InputError(
-            f"The plugin {path} registers nothing: it must call register of dnasa.rules, dnasa.topology or dnasa.channels."
+            f"The plugin {path} adds nothing: it must use @dnasa.rules.rule, or register of dnasa.topology or dnasa.channels."
         )
 
 

@@ -16,7 +16,7 @@ from dnasa.arrays import concatenate, copied
 from dnasa.channels.exchange import row_bytes
 from dnasa.channels.pairs import Offer, Pairs
 from dnasa.core import Array, Gradients, Network, Rule, Snapshot, State, leaves, rebuilt
-from dnasa.engine.steppers import Immediate, check_messages, check_next, check_points, receiving, sending
+from dnasa.engine.steppers import Immediate, check_next, with_checks
 
 
 class Node:
@@ -30,7 +30,8 @@ class Node:
     """
 
     def __init__(self, rule: Rule, state: State, pairs: Pairs, steps: int):
-        self.rule, self.state, self.pairs, self.steps = rule, state, pairs, steps
+        self.plain_rule, self.state, self.pairs, self.steps = rule, state, pairs, steps
+        self.rule = with_checks(rule)  # in the first step
 
     @property
     def t(self) -> int:
@@ -39,13 +40,12 @@ class Node:
 
     @property
     def points(self) -> tuple[Array, ...]:
-        return check_points(self.rule.gradient_points(self.state, self.t), self.state.x)
+        return self.rule.gradient_points(self.state, self.t)
 
     def begin(self, gradients: Gradients) -> list[tuple[int, Offer]]:
         """Begin a step. Returns what to send, and to whom."""
         early = self.rule.early_messages(self.state, self.t)
-        messages, self.after = sending(self.rule.send, self.state, tuple(map(copied, gradients)), self.t)
-        check_messages((*early, *messages), self.state.x)
+        messages, self.after = self.rule.send(self.state, tuple(map(copied, gradients)), self.t)
         return self.pairs.begin((*early, *messages))
 
     @property
@@ -53,7 +53,10 @@ class Node:
         return self.pairs.messages is not None and not self.pairs.overdue
 
     def end(self) -> None:
-        self.state = check_next(receiving(self.rule.receive, self.after, self.pairs.end()), self.state)
+        state = self.rule.receive(self.after, self.pairs.end())
+        if self.rule is not self.plain_rule:
+            check_next(state, self.state)
+        self.state, self.rule = state, self.plain_rule
 
 
 def weights_of(graph: Any, i: int) -> dict[int, float]:

@@ -20,7 +20,7 @@ from dnasa.core import (
     State,
     with_x,
 )
-from dnasa.engine.steppers import check_messages, check_next, receiving, sending
+from dnasa.engine.steppers import check_next, with_checks
 from dnasa.runs.timing import Timeline, now
 
 
@@ -32,7 +32,8 @@ class Overlapped:
     """
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline, t: int):
-        self.rule = rule
+        self.plain_rule = rule
+        self.rule = with_checks(rule)  # in the first step
         self.network = network
         self.timeline = timeline
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="exchange")
@@ -48,7 +49,6 @@ class Overlapped:
             raise InputError(
                 f"This rule has no early message at step {t}, which hidden exchanges need: leave overlap out."
             )
-        check_messages(early, state.x)
         mixed, after = self._exchange(early, memory[: len(early)], t, first=0)
         self.early_bytes = row_bytes(self.network, early, t)
         return state, memory, mixed, after
@@ -59,8 +59,10 @@ class Overlapped:
         first = len(early)
         mixed, rest = self._exchange(messages, memory[first:], t, first)
         self.sent.add_hidden(self.network, self.early_bytes, row_bytes(self.network, messages, t, first), t)
-        following = receiving(self.rule.receive, state, (*early, *mixed))
-        check_next(following, state)
+        following = self.rule.receive(state, (*early, *mixed))
+        if self.rule is not self.plain_rule:
+            check_next(following, state)
+        self.rule = self.plain_rule
         return self._ahead(following, (*after, *rest), t + 1)
 
     def _exchange(self, messages: Messages, memory: Memory, t: int, first: int) -> tuple[Messages, Memory]:
@@ -95,8 +97,7 @@ class Overlapped:
         state, memory, early, after = self._finished("rule")
         self.x = early[0]
         self.last = Snapshot(with_x(state, self.x), {}, self.sent)
-        messages, sent_state = sending(self.rule.send, state, tuple(map(copied, gradients)), t)
-        check_messages(messages, state.x)
+        messages, sent_state = self.rule.send(state, tuple(map(copied, gradients)), t)
         self.pending = self.submit(self._rest, sent_state, memory, early, after, messages, t)
 
     def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:

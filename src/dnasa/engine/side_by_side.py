@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 
-from dnasa.arrays import concatenate
-from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot
-from dnasa.engine.fused import Fused, supports, with_fused_messages
+import numpy as np
+
+from dnasa.arrays import concatenate, on_gpu
+from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot, State
+from dnasa.engine.fused import Fused, one_product, supports, with_fused_messages
 from dnasa.engine.overlapped import Overlapped
 from dnasa.engine.steppers import Immediate, Sequential, Stepper
 from dnasa.runs.timing import Timeline
+
+MIN_COMPILED = 1 << 20  # numbers in x from which compiling the step on a GPU pays off
 
 
 def make_stepper(
@@ -26,15 +30,35 @@ def make_stepper(
                 "These exchanges cannot be hidden behind the gradient: that takes one rule at a time, whose next iterate "
                 "does not need the gradient (early messages). Leave overlap out."
             )
-        return Overlapped(rules[0], network, snapshots[0], timeline, t)
+        return Overlapped(with_fast_messages(rules[0], snapshots[0].state), network, snapshots[0], timeline, t)
     each = [_one(rule, network, snapshot, timeline) for rule, snapshot in zip(rules, snapshots, strict=True)]
     return each[0] if len(each) == 1 else SideBySide(each, sizes)
 
 
 def _one(rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline) -> Stepper:
+    """The fastest stepper for this rule: at most one fast version for each device, and the plain rule otherwise."""
     if supports(rule, network, snapshot.state):
-        return Fused(rule, network, snapshot, timeline)
-    return Sequential(with_fused_messages(rule, snapshot.state), network, snapshot, timeline)
+        return Fused(rule, network, snapshot)
+    dense = all(isinstance(weights, np.ndarray) for weights in network.step_weights)
+    if torch_compiles(rule, snapshot.state) and one_product(network) and dense:
+        from dnasa.engine.torch_compile import TorchCompiled
+
+        return TorchCompiled(rule, network, snapshot)
+    return Sequential(with_fast_messages(rule, snapshot.state), network, snapshot, timeline)
+
+
+def torch_compiles(rule: Rule, state: State) -> bool:
+    """Whether torch.compile fuses the rule: on a GPU, for large arrays, if its form says that it may."""
+    return rule.form is not None and on_gpu(state.x) and state.x.numel() >= MIN_COMPILED
+
+
+def with_fast_messages(rule: Rule, state: State) -> Rule:
+    """The rule with a faster `send`, for exchanges that are not a product here."""
+    if torch_compiles(rule, state):
+        from dnasa.engine.torch_compile import with_compiled_messages
+
+        return with_compiled_messages(rule, state)
+    return with_fused_messages(rule, state)
 
 
 class SideBySide(Immediate):

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from dnasa.arrays import copied
 from dnasa.channels.exchange import exchange, row_bytes
-from dnasa.core import Array, Gradients, InputError, Messages, Network, Rule, Snapshot, State, leaves
+from dnasa.core import Array, Exchange, Gradients, InputError, Messages, Network, Rule, Snapshot, State, leaves
+from dnasa.engine.simulate import next_state
 from dnasa.runs.timing import Timeline, now
 
 
@@ -66,7 +67,8 @@ class Sequential(Immediate):
     """Gradient, then exchange, then gradient, ..."""
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline):
-        self.rule = rule
+        self.plain_rule = rule
+        self.rule = with_checks(rule)  # in the first step
         self.network = network
         self.timeline = timeline
         self.state, self.memory, self.sent = snapshot
@@ -80,7 +82,7 @@ class Sequential(Immediate):
         return [Snapshot(self.state, self.memory, self.sent)]
 
     def points(self, t: int) -> tuple[Array, ...]:
-        return check_points(self.rule.gradient_points(self.state, t), self.state.x)
+        return self.rule.gradient_points(self.state, t)
 
     def step(self, gradients: Gradients, t: int) -> None:
         """Take the step. State and memory change only if all of it succeeds; messages count as soon as they are sent."""
@@ -89,7 +91,6 @@ class Sequential(Immediate):
 
         def mix(messages: Messages, number: int) -> Messages:
             nonlocal first
-            check_messages(messages, self.state.x)
             began = now()
             mixed, memory[number] = exchange(self.network, memory.get(number, ()), messages, t, first)
             self.timeline.exchanged(began, t)
@@ -98,31 +99,51 @@ class Sequential(Immediate):
             return mixed
 
         state = next_state(self.rule, self.state, tuple(map(copied, gradients)), t, mix)
-        self.state, self.memory = check_next(state, self.state), memory
-
-
-def next_state(
-    rule: Rule, state: State, gradients: Gradients, t: int, mix: Callable[[Messages, int], Messages]
-) -> State:
-    """The state after step t, the definition that every fast path is tested against.
-
-    Args:
-        rule: The rule.
-        state: The state before the step.
-        gradients: The gradients at the rule's points.
-        t: The step.
-        mix: `mix(messages, number)` gives the messages of exchange `number` as they arrive: multiplied by W.
-    """
-    early = rule.early_messages(state, t)
-    messages, state = sending(rule.send, state, gradients, t)
-    state = receiving(rule.receive, state, mix((*early, *messages), 0))
-    for number, (send, receive) in enumerate(rule.then, start=1):
-        messages, state = sending(send, state, t)
-        state = receiving(receive, state, mix(messages, number), f"then[{number - 1}].send")
-    return state
+        if self.rule is not self.plain_rule:
+            check_next(state, self.state)
+        self.state, self.memory, self.rule = state, memory, self.plain_rule
 
 
 # ---------------------------------------------------------------- checks of rules
+
+
+def with_checks(rule: Rule) -> Rule:
+    """The rule with a check of what its functions return. Engines use it in the first step, which ends with `check_next`."""
+
+    def early(s: State, t: int) -> Messages:
+        return check_messages(rule.early_messages(s, t), s.x)
+
+    def points(s: State, t: int) -> tuple[Array, ...]:
+        return check_points(rule.gradient_points(s, t), s.x)
+
+    def checked(send: Callable[..., Any], receive: Callable[..., Any], senders: str) -> tuple[Any, Any]:
+        def checked_send(s: State, *args: Any) -> tuple[Messages, State]:
+            messages, after = check_sent(send(s, *args), s)
+            return check_messages(messages, s.x), after
+
+        def checked_receive(s: State, mixed: Messages) -> State:
+            try:
+                after = receive(s, mixed)
+            except (ValueError, IndexError) as error:
+                count = len(mixed)
+                raise InputError(
+                    f"This rule's receive fails on the {count} messages that {senders} gave: {error}."
+                ) from error
+            if not isinstance(after, type(s)):
+                raise InputError(f"A rule's receive must return its {type(s).__name__}, not {type(after).__name__}.")
+            return after
+
+        return checked_send, checked_receive
+
+    send, receive = checked(rule.send, rule.receive, "early and send")
+    return rule._replace(
+        send=send,
+        receive=receive,
+        then=tuple(Exchange(*checked(*pair, f"then[{number}].send")) for number, pair in enumerate(rule.then)),
+        early=rule.early and early,
+        points=rule.points and points,
+        form=None,
+    )
 
 
 def check_state(state: State, x: Array) -> State:
@@ -142,9 +163,8 @@ def check_state(state: State, x: Array) -> State:
     return state
 
 
-def sending(send: Callable[..., tuple[Messages, State]], state: State, *args: Any) -> tuple[Messages, State]:
-    """Call `send`, and check that it returns messages and a state."""
-    sent = send(state, *args)
+def check_sent(sent: Any, state: State) -> tuple[Messages, State]:
+    """Check that `send` gave messages and a state."""
     pair = isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[0], (tuple, list))
     if not pair or hasattr(sent[0], "_fields") or not isinstance(sent[1], type(state)):
         raise InputError("A rule's send must return two things: a tuple of messages, and the state until they arrive.")
@@ -169,7 +189,7 @@ def check_points(points: Any, x: Array) -> tuple[Array, ...]:
     return points
 
 
-def check_messages(messages: Messages, x: Array) -> None:
+def check_messages(messages: Messages, x: Array) -> Messages:
     """Check that messages have the library and dtype of x, and a row for each of its nodes."""
     for number, message in enumerate(messages):
         if type(message) is not type(x) or message.dtype != x.dtype or message.shape[:-1] != x.shape[:-1]:
@@ -179,43 +199,19 @@ def check_messages(messages: Messages, x: Array) -> None:
                 f"{getattr(message, 'dtype', None)}; it must be like x: {type(x).__name__} of shape "
                 f"{tuple(x.shape[:-1])} and any width, dtype {x.dtype}.{_several(shape, x)}"
             )
-
-
-def receiving(receive: Callable[..., State], state: State, mixed: Messages, senders: str = "early and send") -> State:
-    """Call `receive`, and check that it takes these messages and returns a state."""
-    try:
-        after = receive(state, mixed)
-    except (ValueError, IndexError) as error:
-        raise InputError(
-            f"This rule's receive fails on the {len(mixed)} messages that {senders} gave: {error}."
-        ) from error
-    if not isinstance(after, type(state)):
-        raise InputError(f"A rule's receive must return its {type(state).__name__}, not {type(after).__name__}.")
-    return after
+    return messages
 
 
 def check_next(state: State, before: State) -> State:
     """Check that every array of the state has the shape and dtype it had before the step."""
-    if _same_kinds(state, before):
-        return state
     for (name, a), old in zip(leaves(state).items(), leaves(before).values(), strict=True):
-        if getattr(a, "shape", None) != old.shape or a.dtype != old.dtype:
+        if type(a) is not type(old) or a.shape != old.shape or a.dtype != old.dtype:
             now_is = f"{tuple(a.shape)}, {a.dtype}" if hasattr(a, "shape") else type(a).__name__
             raise InputError(
                 f"After a step {name} of this rule is {now_is}; it must stay {tuple(old.shape)}, {old.dtype}."
                 f"{_several(tuple(getattr(a, 'shape', ())), old)}"
             )
     return state
-
-
-def _same_kinds(state: State, before: State) -> bool:
-    for a, old in zip(state, before, strict=True):
-        if isinstance(old, tuple):
-            if not isinstance(a, type(old)) or not _same_kinds(a, old):
-                return False
-        elif type(a) is not type(old) or a.shape != old.shape or a.dtype != old.dtype:
-            return False
-    return True
 
 
 def _several(shape: tuple[int, ...], x: Array) -> str:

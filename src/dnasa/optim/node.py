@@ -14,9 +14,8 @@ from dnasa.engine.steppers import check_state, explained
 from dnasa.optim.buffers import MixedBuffers
 from dnasa.optim.flat import Flat
 from dnasa.optim.groups import show_stepsize
-from dnasa.optim.recipe import make_rule, with_decay
-from dnasa.optim.torch_compile import MIN_PARAMETERS, InPlace, fuses_alone, with_compiled_messages
-from dnasa.rules.weight_decay import check_weight_decay
+from dnasa.optim.recipe import make_rule
+from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 from dnasa.runs.metrics import squared_distances
 from dnasa.runs.timing import Timeline
 from dnasa.topology import check_weights
@@ -44,13 +43,13 @@ class Node:
         self.buffers = buffers
         self.network = network
         layout = tuple((str(i), tuple(p.shape)) for i, p in enumerate(parameters.trained))
-        made = make_rule(rule, eta, schedule, steps, network.nodes, layout)
-        self.recipe = with_decay(made, lambda t: self.parameters.decay)
+        self.recipe = make_rule(rule, eta, schedule, steps, network.nodes, layout)
         self.rule, self.t = self.recipe.rule, 0
+        if self.rule.stepsize is not None:
+            self.rule = with_weight_decay(self.rule, lambda t: self.parameters.decay)
         if network.topology is not None:
             check_weights(self.rule, network.topology, network.rounds, every=network.every)
         self.overlap = network.nodes > 1 and self.rule.hides if overlap is None else overlap
-        self.fuse = self._fuses()
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
         self.stepper: Any = None
         self.follow_decay()
@@ -80,7 +79,6 @@ class Node:
         buffers_stay = self.buffers.given is not None and self.buffers.tensors
         if self.stepper is None and self.t == 0 and self.parameters.moved() and not buffers_stay:
             self.parameters.place_gradients()
-            self.fuse = self._fuses()
 
     def follow_decay(self) -> None:
         """Follow the weight decay of the groups. Steps that are under way end with the former one."""
@@ -93,21 +91,11 @@ class Node:
             self.stepper.finish()
         self.parameters.read_decay()
 
-    def _fuses(self) -> bool:
-        g = self.parameters.gradient
-        return bool(g.is_cuda and g.numel() >= MIN_PARAMETERS and self.recipe.compiles)
-
     def begin(self, has_closure: bool) -> None:
         """Make the stepper, before the first step."""
         snapshot = _cloned(self._unstarted())
         self._check_first_point(self.rule.gradient_points(snapshot.state, self.t)[0], has_closure)
-        alone = self.network.nodes == 1
-        if self.fuse and alone and fuses_alone(self.rule):
-            self.stepper = InPlace(self.recipe, snapshot)
-        else:
-            compiles = self.fuse and not alone
-            rule = with_compiled_messages(self.recipe, self.parameters.gradient) if compiles else self.rule
-            self.stepper = make_stepper([rule], [1], self.network, [snapshot], Timeline(), self.overlap, self.t)
+        self.stepper = make_stepper([self.rule], [1], self.network, [snapshot], Timeline(), self.overlap, self.t)
         self.loaded = _without_memory(snapshot)
         self.versions = self.parameters.versions()
         if self.rule.points is not None:

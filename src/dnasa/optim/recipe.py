@@ -1,29 +1,19 @@
 """The optimizer's rule, by name or the user's own."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 from dnasa.core import InputError, Layout, Rule, Schedule, whole
 from dnasa.rules import registry
-from dnasa.rules.forms import form_of
-from dnasa.rules.registry import Method, Variant
-from dnasa.rules.weight_decay import with_weight_decay
+from dnasa.rules.registry import Variant
 
 
 class Recipe(NamedTuple):
-    """A rule, and how to make it again with other schedules (nothing, for the user's own rule)."""
+    """A rule with its schedules; none are known of the user's own rule."""
 
     name: str
     rule: Rule
-    make: Callable[..., Rule] | None = None
     schedules: tuple[Schedule, ...] = ()
     steps: int | None = None  # after which its steps are 0
-
-    @property
-    def compiles(self) -> bool:
-        """Whether torch.compile may fuse it: its steps depend on t through its schedules alone, as a declared form says."""
-        return self.make is not None and form_of(self.rule) is not None
 
 
 UNKNOWN_LENGTH = (
@@ -49,22 +39,8 @@ def make_rule(
     variant: Variant = registry.variants(rule, [] if eta is None else [eta], schedule)[0]
     registry.check_used(schedule, [variant])
     schedules = registry.schedules_of(variant, nodes, steps)
-    make, spec = partial(_make, method, layout), variant.spec
+    spec = variant.spec
     known = steps if spec and spec.needs_steps is not False else None
     ends = steps if spec and spec.ends else None
-    return Recipe(str([*variant.label().values(), known]), make(*schedules), make, schedules, ends)
-
-
-def with_decay(recipe: Recipe, decay: Schedule) -> Recipe:
-    """The recipe of the rule with weight decay, if it can have any."""
-    make = recipe.make
-    if recipe.rule.stepsize is None:
-        return recipe
-    return recipe._replace(
-        rule=with_weight_decay(recipe.rule, decay),
-        make=make and (lambda *schedules: with_weight_decay(make(*schedules), decay)),
-    )
-
-
-def _make(method: Method, layout: Layout, *schedules: Schedule) -> Rule:
-    return registry.make(method, schedules, layout)
+    made = registry.make(method, schedules, layout)
+    return Recipe(str([*variant.label().values(), known]), made, schedules, ends)

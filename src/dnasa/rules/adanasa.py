@@ -3,11 +3,15 @@
 What differs from D-NASA, with the measurements behind it, is on the page "AdaNASA" of the documentation.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 from dnasa.arrays import copied, maximum, minimum, nonzero, norm, unit
 from dnasa.core import Array, Gradients, Layout, Messages, Needs, Rule, Schedule, size
-from dnasa.rules.forms import Radius, ScaledAverage, declare
+from dnasa.rules import schedules
+from dnasa.rules.forms import ScaledAverage
+from dnasa.rules.registry import rule
+from dnasa.rules.schedules import ScheduleSpec
 
 GROWTH = 6.0  # eta is at most this many radii
 SAMPLE = 10_000  # the radius is learned from at least this many coordinates, or from all
@@ -25,6 +29,32 @@ class State(NamedTuple):
     average: Array  # of the iterates; empty where the last one is the answer
 
 
+ADANASA = {
+    "linear": ScheduleSpec(
+        lambda n, T, eta: schedules.adanasa(n, T),
+        "0.4 sqrt(n) min(2.5(t+1)/T, 1, (1 - t/T)/0.6)",
+        needs_steps=True,
+        ends=True,
+    ),
+    "averaged": ScheduleSpec(
+        lambda n, T, eta: schedules.adanasa_averaged(n), "0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))"
+    ),
+}
+
+
+@rule(
+    "adanasa",
+    title="AdaNASA",
+    color="#e377c2",
+    schedules=ADANASA,
+    needs_eta=False,
+    equation=r"""
+        z' &= (1 - \alpha) z + \alpha g, \quad y' = y + z' - z, \quad m' = \beta m + (1 - \beta) g^2 \\
+        x, y, m &\leftarrow W\Big[x - \lambda \frac{y'}{\max(\sqrt{m'}, |y'|)},\; y',\; m'\Big] \\
+        z &\leftarrow z', \quad \lambda = d^{-1/3} \min(\eta, 6 r)
+    """,
+    checked="docs/adanasa.md, which defines it",
+)
 def adanasa(
     eta: Schedule,
     alpha: Schedule,
@@ -82,12 +112,8 @@ def adanasa(
         """average <- average + weight (x - average)"""
         return s.average + weight(t) * (s.x - s.average) if weight else s.average
 
-    def learn(s: State, g: Array, t: int) -> tuple[Array, State]:
-        """lambda, and the state with the radius and the average of the iterates after the step."""
-        step = step_length(s, t)
-        return step, learned(s, *learned_radius(s, step, g, t), t)
-
     def learned(s: State, S: Array, A: Array, r: Array, t: int) -> State:
+        """The state with the radius and the average of the iterates after step t."""
         return s._replace(S=S, A=A, r=r, average=averaged(s, t))
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
@@ -95,7 +121,8 @@ def adanasa(
         z = (1 - alpha(t)) * s.z + alpha(t) * g
         y = s.y + z - s.z
         m = second_moments(s.m, g, t)
-        step, after = learn(s, g, t)
+        step = step_length(s, t)
+        after = learned(s, *learned_radius(s, step, g, t), t)
         return (s.x - step * scaled(y, m), y, m), after._replace(z=z)
 
     def receive(s: State, mixed: Messages) -> State:
@@ -103,14 +130,16 @@ def adanasa(
         return s._replace(x=x, y=y, m=maximum(m, 0))  # rounded or compressed messages may make it negative
 
     form = ScaledAverage(
-        learn,
-        Radius(step_length, every, unpack=lambda s: (s.start, s.S, s.A, s.r), pack=learned),
-        alpha,
-        beta,
+        partial(adanasa, layout=layout, radius=radius),
+        (eta, alpha, beta, weight) if weight else (eta, alpha, beta),
+        every,
+        step_length,
         unpack=lambda s: (s.x, s.y, s.m, s.z),
         pack=lambda s, x, y, m, z: s._replace(x=x, y=y, m=m, z=z),
+        unpack_radius=lambda s: (s.start, s.S, s.A, s.r),
+        pack_radius=learned,
     )
-    rule = Rule(
+    return Rule(
         init,
         send,
         receive,
@@ -118,9 +147,9 @@ def adanasa(
         restart=lambda s: s._replace(y=s.z),
         estimate=lambda s: s.y,
         needs=Needs(doubly_stochastic=True, late=True),  # the radius is that of x itself, which push-sum scales
+        form=form,
         stepsize=step_length,
     )
-    return declare(rule, form)
 
 
 def scaled(a: Array, m: Array) -> Array:

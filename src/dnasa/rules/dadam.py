@@ -3,6 +3,8 @@
 from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Rule, Schedule, assign
+from dnasa.rules.registry import rule
+from dnasa.rules.schedules import COSINE_FIRST
 
 
 class State(NamedTuple):
@@ -11,6 +13,20 @@ class State(NamedTuple):
     v: Array  # second moments
 
 
+@rule(
+    "dadam",
+    title="D-Adam",
+    color="#ff7f0e",
+    schedules=COSINE_FIRST,
+    paper="Kingma and Ba, 2015, *Adam: A Method for Stochastic Optimization*, arXiv 1412.6980",
+    equation=r"""
+        m &\leftarrow \beta_1 m + (1 - \beta_1) g \\
+        v &\leftarrow \beta_2 v + (1 - \beta_2) g^2 \\
+        m' &= \frac{m}{1 - \beta_1^{t+1}}, \quad v' = \frac{v}{1 - \beta_2^{t+1}} \\
+        x &\leftarrow W\Big[x - \eta\, \frac{m'}{\sqrt{v'} + \epsilon}\Big]
+    """,
+    checked=("epfml/quasi-global-momentum, decentralized_adam: the same; torch.optim.Adam, on one node: the same"),
+)
 def dadam(eta: Schedule, *, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Rule:
     """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; x <- W[x - eta m' / (sqrt(v') + eps)], m', v' bias-corrected
 

@@ -1,9 +1,20 @@
 """D-ASAGT: gradient tracking with a moving average; with a proximal step, it is Prox-DASA-GT (Xiao et al., 2023)."""
 
 from dnasa.core import Messages, Prox, Rule, Schedule
-from dnasa.rules.tracked_average import State, declared, tracked_average
+from dnasa.rules.registry import rule
+from dnasa.rules.schedules import ETA, averaging, with_second
+from dnasa.rules.tracked_average import State, tracked_average, tracked_form
 
 
+@rule(
+    "dasagt",
+    title="D-ASAGT",
+    color="#9467bd",
+    schedules=with_second(ETA, averaging),
+    paper="Xiao et al., 2023, *A One-Sample Decentralized Proximal Algorithm*, arXiv 2302.09766",
+    equation=r"u' &= u + g - v \\ x, u, z &\leftarrow W[x - \eta z,\; u',\; (1 - \alpha) z + \alpha u'] \\ v &\leftarrow g",
+    checked="the authors' code, tesixiao/ProxDASA: the same, but for z, which averages g there and not the tracker u",
+)
 def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
     """x, u, z <- W[x - eta z, u + g - v, (1 - alpha) z + alpha (u + g - v)]: D-NASA with steps that are not normalized.
 
@@ -18,7 +29,7 @@ def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
         return (s.x - eta(t) * s.z,)
 
     if prox is None:
-        return declared(tracked_average(eta, alpha, early), eta, alpha, normalized=False)
+        return tracked_average(eta, alpha, early, tracked_form(dasagt, eta, alpha, normalized=False))
 
     def early_prox(s: State, t: int) -> Messages:
         gamma = eta(t) / alpha(t)

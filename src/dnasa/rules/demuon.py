@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from dnasa.arrays import unit
 from dnasa.core import Array, Exchange, Gradients, Layout, Messages, Rule, Schedule, assign, slices, whole
+from dnasa.rules.registry import rule
 
 A, B, C = 3.4445, -4.7750, 2.0315  # Muon's coefficients (Jordan et al., 2024)
 
@@ -14,10 +15,26 @@ class State(NamedTuple):
     m: Array  # momentum of the node's own gradients
 
 
+@rule(
+    "demuon",
+    title="DeMuon",
+    color="#393b79",
+    paper=("He et al., 2025, *DeMuon: A Decentralized Muon for Matrix Optimization over Graphs*, arXiv 2510.01377"),
+    equation=r"""
+        m' &= (1 - \theta) m + \theta g \\
+        v &\leftarrow W[v + m' - m] \\
+        x &\leftarrow W[x - \eta \operatorname{msgn}(v)] \\
+        m &\leftarrow m'
+    """,
+    checked="the authors' code, MozarTuring/DeMuon: the same, except that it iterates in bfloat16",
+)
 def demuon(eta: Schedule, *, layout: Layout, theta: float = 0.2, iterations: int = 5) -> Rule:
     """m' = (1 - theta) m + theta g; v <- W[v + m' - m]; then x <- W[x - eta msgn(v)].
 
     msgn for each matrix of the layout by itself; vectors are normalized, each by itself.
+
+    msgn(V) = U V' for V = U S V', with Muon's coefficients (Jordan et al., 2024). A convolution kernel is a matrix with one row
+    per output, as in Muon. There is no factor for the shape of a matrix.
 
     Args:
         eta: The stepsize at t.

@@ -3,6 +3,8 @@
 from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Rule, Schedule, assign
+from dnasa.rules.registry import rule
+from dnasa.rules.schedules import COSINE_FIRST
 
 
 class State(NamedTuple):
@@ -10,6 +12,15 @@ class State(NamedTuple):
     m: Array  # momentum; it is not exchanged
 
 
+@rule(
+    "dmsgd",
+    title="D-SGDm",
+    color="#17becf",
+    schedules=COSINE_FIRST,
+    paper="Yu et al., 2019, *On the Linear Speedup Analysis of Communication Efficient Momentum SGD*, arXiv 1905.03817",
+    equation=r"m &\leftarrow \beta m + g \\ x &\leftarrow W[x - \eta m]",
+    checked="epfml/quasi-global-momentum, decentralized_sgd with momentum: the same",
+)
 def dmsgd(eta: Schedule, *, beta: float = 0.9) -> Rule:
     """m <- beta m + g; x <- W[x - eta m]
 

@@ -6,12 +6,21 @@ With a projection: Bianchi and Jakubowicz (2013).
 from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Prox, Rule, Schedule, assign, no_prox
+from dnasa.rules.registry import rule
 
 
 class State(NamedTuple):
     x: Array
 
 
+@rule(
+    "dsgd",
+    title="D-SGD",
+    color="#1f77b4",
+    paper=("Lian et al., 2017, *Can Decentralized Algorithms Outperform Centralized Algorithms?*, arXiv 1705.09056"),
+    equation=r"x \leftarrow W[x - \eta g]",
+    checked="epfml/quasi-global-momentum, decentralized_sgd: the same",
+)
 def dsgd(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
     """x <- W[prox(x - eta g, eta)]
 

@@ -3,6 +3,8 @@
 from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule, assign
+from dnasa.rules.registry import rule
+from dnasa.rules.schedules import COSINE_FIRST
 
 
 class State(NamedTuple):
@@ -11,8 +13,25 @@ class State(NamedTuple):
     m: Array  # momentum
 
 
+@rule(
+    "edm",
+    title="EDM",
+    color="#c49c94",
+    schedules=COSINE_FIRST,
+    paper="Hu et al., 2025, *A Bias-Correction Decentralized Stochastic Gradient Algorithm with Momentum Acceleration*, "
+    "arXiv 2501.19082",
+    equation=r"""
+        m &\leftarrow \beta m + (1 - \beta) g \\
+        \psi' &= x - \eta m \\
+        x &\leftarrow W[\psi' + x - \psi] \\
+        \psi &\leftarrow \psi'
+    """,
+    checked="decent-bench, ED, with beta = 0: the same; the momentum with nothing",
+)
 def edm(eta: Schedule, *, beta: float = 0.9) -> Rule:
     """m <- beta m + (1 - beta) g; psi' = x - eta m; x <- W[psi' + x - psi]; psi <- psi' (initially psi = x)
+
+    Exact diffusion with the moving average m in place of the gradient; stable for eigenvalues of W above -1/3, like D2.
 
     Args:
         eta: The stepsize at t.

@@ -1,9 +1,12 @@
 """GT-NSGDm: tracked momentum, normalized steps, for heavy-tailed noise (Yu, Jakovetic and Kar, 2025)."""
 
+from math import sqrt
 from typing import NamedTuple
 
 from dnasa.arrays import unit
 from dnasa.core import Array, Exchange, Gradients, Messages, Rule, Schedule, assign
+from dnasa.rules.registry import rule
+from dnasa.rules.schedules import COSINE_FIRST, ScheduleSpec, constant, with_second
 
 
 class State(NamedTuple):
@@ -12,8 +15,32 @@ class State(NamedTuple):
     y: Array  # trackers, mixed: mean(y) == mean(v)
 
 
+GT_NSGDM = with_second(COSINE_FIRST, lambda n: constant(0.9)) | {
+    "theorem-fixed": ScheduleSpec(
+        lambda n, T, eta: (constant(eta / T**0.75), constant(1 - 1 / sqrt(T))), "eta/T^(3/4)", needs_steps=True
+    )
+}
+
+
+@rule(
+    "gt_nsgdm",
+    title="GT-NSGDm",
+    color="#000000",
+    schedules=GT_NSGDM,
+    paper=("Yu et al., 2025, *Decentralized Nonconvex Optimization under Heavy-Tailed Noise*, arXiv 2505.03736"),
+    equation=r"""
+        v' &= \beta v + (1 - \beta) g \\
+        y &\leftarrow W[y + v' - v] \\
+        x &\leftarrow W\Big[x - \eta \frac{y}{\lVert y \rVert}\Big] \\
+        v &\leftarrow v'
+    """,
+    checked="MozarTuring/DeMuon: the same, with one norm for the whole vector",
+)
 def gt_nsgdm(eta: Schedule, beta: Schedule) -> Rule:
     """v' = beta v + (1 - beta) g; y <- W[y + v' - v]; then x <- W[x - eta y/|y|] with this y: two exchanges in a step
+
+    The whole vector is normalized, and not each tensor. The schedule `theorem-fixed` has the paper's beta = 1 - 1 / sqrt(T) for
+    noise with unknown tails, and eta / T^(3/4). It needs a stepsize too: the constants of the bound depend on the problem.
 
     Args:
         eta: The length of the step at t.

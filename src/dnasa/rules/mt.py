@@ -3,6 +3,8 @@
 from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Rule, Schedule
+from dnasa.rules.registry import rule
+from dnasa.rules.schedules import COSINE_FIRST
 
 
 class State(NamedTuple):
@@ -12,8 +14,19 @@ class State(NamedTuple):
     move: tuple[Array, ...] = ()  # added to W[x] when it arrives; empty between steps
 
 
+@rule(
+    "mt",
+    title="Momentum tracking",
+    color="#7f7f7f",
+    schedules=COSINE_FIRST,
+    paper="Takezawa et al., 2023, *Momentum Tracking*, arXiv 2209.15505",
+    equation=r"u &\leftarrow \beta u + g \\ x &\leftarrow W[x] - \eta (u - c) \\ c &\leftarrow W[c - u] + u",
+    checked="the authors' code, yukiTakezawa/MomentumTracking, which starts with a sum over all nodes: the same from u = c = 0",
+)
 def mt(eta: Schedule, *, beta: float = 0.9) -> Rule:
     """u <- beta u + g; x <- W[x] - eta (u - c); c <- W[c - u] + u
+
+    Without momentum the rule is DIGing, not D-SGT.
 
     Args:
         eta: The stepsize at t.

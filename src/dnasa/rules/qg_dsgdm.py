@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from dnasa.arrays import nonzero
 from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule
+from dnasa.rules.registry import rule
+from dnasa.rules.schedules import COSINE_FIRST
 
 
 class State(NamedTuple):
@@ -12,8 +14,20 @@ class State(NamedTuple):
     eta: Array  # of the last step, (..., k, 1)
 
 
+@rule(
+    "qg_dsgdm",
+    title="QG-DSGDm",
+    color="#bcbd22",
+    schedules=COSINE_FIRST,
+    paper="Lin et al., 2021, *Quasi-Global Momentum*, arXiv 2102.04761",
+    equation=r"x' &= W[x - \eta (\beta m + g)] \\ m &\leftarrow \mu m + (1 - \mu) \frac{x - x'}{\eta} \\ x &\leftarrow x'",
+    checked="the authors' code, epfml/quasi-global-momentum, without its Nesterov option: the same",
+)
 def qg_dsgdm(eta: Schedule, *, beta: float = 0.9, mu: float = 0.9) -> Rule:
     """x' = W[x - eta (beta m + g)]; m <- mu m + (1 - mu) (x - x') / eta
+
+    Without Nesterov momentum. Stable for eigenvalues of W above -(1 + mu) / (1 + mu + 2 beta (1 - mu)). On directed graphs,
+    which are refused too, the iterates grow without bound for small stepsizes.
 
     Args:
         eta: The stepsize at t.

@@ -3,9 +3,11 @@
 None of D-NASA's depends on the smoothness, the noise or the graph. `n` is the number of nodes, `T` the number of steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import cos, pi, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +21,10 @@ __all__ = [
     "cosine",
     "diminishing",
     "fixed",
-    "gt_nsgdm_fixed",
     "linear",
     "moments",
-    "parameter_free",
-    "parameter_free_fixed",
     "root_decay",
     "root_fixed",
-    "variance_reduction",
     "warm_up",
 ]
 
@@ -126,15 +124,6 @@ def averaging(n: int) -> Schedule:
     return lambda t: min(sqrt(n / (t + 1)), 0.3)
 
 
-def variance_reduction(n: int) -> Schedule:
-    """GT-HSGD's beta: min(1, n^(1/3) / (t+1)^(2/3)), that of its theory with t + 1 in the place of T.
-
-    Args:
-        n: The number of nodes.
-    """
-    return lambda t: min(1.0, n ** (1 / 3) / (t + 1) ** (2 / 3))
-
-
 def adanasa(n: int, T: int) -> tuple[Schedule, ...]:
     """AdaNASA when the number of steps is known: `linear` up to 0.4 sqrt(n), and the weights of `moments`.
 
@@ -163,33 +152,47 @@ def moments() -> tuple[Schedule, Schedule]:
     return lambda t: max(0.1, 1 / (t + 1)), lambda t: min(0.999, 1 - 1 / (t + 1))
 
 
-def parameter_free(eta: float) -> Schedule:
-    """D-SGT without problem parameters (Theorem 4.1), diminishing: eta / sqrt(t), 0 at t = 0.
+# ---------------------------------------------------------------- schedules by name
 
-    Args:
-        eta: The factor of the stepsize.
+
+@dataclass(frozen=True)
+class ScheduleSpec:
+    """What a rule's maker is called with: `make(n, T, eta)` gives the schedules for n nodes, T steps and the stepsize eta.
+
+    `formula` is the stepsize at step t, for tables and help texts. `needs_steps` says whether the schedules depend on T; None:
+    not declared. Where T is not known it is None, and schedules that compute with it are refused. `ends`: 0 from step T on.
     """
-    return lambda t: eta / sqrt(t) if t else 0.0
+
+    make: Callable[[int, Any, Any], tuple[Schedule, ...]]
+    formula: str = ""
+    needs_steps: bool | None = False
+    ends: bool = False
+
+    def __call__(self, n: int, T: Any, eta: Any) -> tuple[Schedule, ...]:
+        return self.make(n, T, eta)
 
 
-def parameter_free_fixed(eta: float, T: int) -> Schedule:
-    """D-SGT without problem parameters (Theorem 4.1), fixed: eta / sqrt(T).
+ETA = {
+    "diminishing": ScheduleSpec(lambda n, T, eta: (root_decay(eta, n),), "eta sqrt(n/(t+1))"),
+    "fixed": ScheduleSpec(lambda n, T, eta: (root_fixed(eta, n, T),), "eta sqrt(n/T)", needs_steps=True),
+    "constant": ScheduleSpec(lambda n, T, eta: (constant(eta),), "eta"),
+    "cosine": ScheduleSpec(
+        lambda n, T, eta: (cosine(eta, T),), "eta min(1, 10(t+1)/T) (1 + cos(pi t/T))/2", needs_steps=True, ends=True
+    ),
+}
+COSINE_FIRST = {"cosine": ETA["cosine"]} | ETA
 
-    Args:
-        eta: The factor of the stepsize.
-        T: The number of steps.
-    """
-    return constant(eta / sqrt(T))
+
+def with_second(specs: dict[str, ScheduleSpec], second: Callable[[int], Schedule]) -> dict[str, ScheduleSpec]:
+    """For rules with a second schedule, which depends on n alone."""
+
+    def both(spec: ScheduleSpec) -> ScheduleSpec:
+        return replace(spec, make=lambda n, T, eta: (*spec(n, T, eta), second(n)))
+
+    return {name: both(spec) for name, spec in specs.items()}
 
 
-def gt_nsgdm_fixed(eta: float, T: int) -> tuple[Schedule, Schedule]:
-    """GT-NSGDm as its theorem for an unknown tail index has it: eta / T^(3/4), beta = 1 - 1 / sqrt(T).
-
-    Args:
-        eta: The factor of the stepsize.
-        T: The number of steps.
-    """
-    return constant(eta / T**0.75), constant(1 - 1 / sqrt(T))
+# ---------------------------------------------------------------- several side by side
 
 
 def side_by_side(schedules: Sequence[Schedule], like: Array, steps: int = 2**62) -> Schedule:

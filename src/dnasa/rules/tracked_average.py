@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule, assign
-from dnasa.rules.forms import TrackedAverage, declare
+from dnasa.rules.forms import TrackedAverage
 
 
 class State(NamedTuple):
@@ -14,7 +14,9 @@ class State(NamedTuple):
     z: Array  # moving average of u
 
 
-def tracked_average(eta: Schedule, alpha: Schedule, early: Callable[[State, int], Messages]) -> Rule:
+def tracked_average(
+    eta: Schedule, alpha: Schedule, early: Callable[[State, int], Messages], form: TrackedAverage | None = None
+) -> Rule:
     """x, u, z <- W[early(x, z), u + g - v, (1 - alpha) z + alpha (u + g - v)]; `early` takes the step."""
 
     def init(x: Array) -> State:
@@ -33,17 +35,17 @@ def tracked_average(eta: Schedule, alpha: Schedule, early: Callable[[State, int]
         restart=lambda s: s._replace(u=s.v),
         estimate=lambda s: s.z,
         needs=Needs(late=True),
+        form=form,
         stepsize=lambda s, t: eta(t),
     )
 
 
-def declared(rule: Rule, eta: Schedule, alpha: Schedule, *, normalized: bool) -> Rule:
-    """The rule with its form: steps of length eta along z if normalized, otherwise of eta z."""
-    form = TrackedAverage(
-        eta,
-        alpha,
+def tracked_form(make: Callable[..., Rule], eta: Schedule, alpha: Schedule, *, normalized: bool) -> TrackedAverage:
+    """The form of a rule with steps of length eta along z if normalized, otherwise of eta z."""
+    return TrackedAverage(
+        make,
+        (eta, alpha),
         normalized,
         unpack=lambda s: (s.x, s.u, s.z, s.v),
-        pack=lambda x, u, z, v: State(x, u, v, z),
+        pack=lambda s, x, u, z, v: State(x, u, v, z),
     )
-    return declare(rule, form)

@@ -1,7 +1,6 @@
 """Weight decay that is decoupled from the gradient, as in AdamW (Loshchilov and Hutter, 2019)."""
 
 from dnasa.core import Array, Gradients, InputError, Messages, Rule, Schedule, State, with_x
-from dnasa.rules.forms import declare, form_of
 
 
 def check_weight_decay(rule: Rule, name: str) -> None:
@@ -17,7 +16,7 @@ def with_weight_decay(rule: Rule, decay: Schedule) -> Rule:
 
     Args:
         rule: A rule with a `stepsize`.
-        decay: The decay at t, a number or a row of one for each parameter; None: no decay in this step.
+        decay: The decay, a number or a row of one for each parameter; None: no decay. It does not depend on t.
     """
 
     def shrink(s: State, t: int) -> Array | None:
@@ -34,5 +33,9 @@ def with_weight_decay(rule: Rule, decay: Schedule) -> Rule:
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         return rule.send(shrunk(s, t), gradients, t)
 
-    out, form = rule._replace(early=rule.early and early, send=send), form_of(rule)
-    return out if form is None else declare(out, form._replace(shrink=shrink))
+    out, form = rule._replace(early=rule.early and early, send=send), rule.form
+    if form is None:
+        return out
+    return out._replace(
+        form=form._replace(shrink=shrink, make=lambda *schedules: with_weight_decay(form.make(*schedules), decay))
+    )

@@ -11,6 +11,7 @@ class State(NamedTuple):
     m: Array  # momentum; it is not exchanged
 
 
+@dnasa.rules.rule("my_rule", title="My rule", color="#5b8ff9")
 def my_rule(eta: Schedule, *, beta: float = 0.9) -> Rule:
     """m <- beta m + (1 - beta) g; x <- W[x - eta m/|m|]
 
@@ -31,6 +32,3 @@ def my_rule(eta: Schedule, *, beta: float = 0.9) -> Rule:
         restart=lambda s: s,  # when nodes leave or join, the state can stay
         stepsize=lambda s, t: eta(t),
     )
-
-
-dnasa.rules.register("my_rule", my_rule, title="My rule", colour="#5b8ff9")

@@ -1,0 +1,69 @@
+"""`solve` is held to the definition in `simulate`: every rule, on every problem, with every engine of one machine."""
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import eta_of
+from thread_network import run_threads
+
+from dnasa import problems, rules, simulate, solve, topology
+from dnasa.core import Array
+from dnasa.rules import registry
+from dnasa.topology import Topology
+
+STEPS, SEED = 25, 3
+RING = topology.ring(4, weights="lazy")
+
+
+def noisy(x: Array, node: int, rng: np.random.Generator) -> Array:
+    return np.arctan(x - node) + 0.1 * rng.standard_normal(len(x))
+
+
+PROBLEMS: dict[str, Callable[[], Any]] = {
+    "least squares": lambda: problems.LeastSquares(dim=6),
+    "custom": lambda: problems.Custom(noisy, start=np.ones(6)),
+}
+ENGINES: dict[str, Callable[..., Any]] = {
+    "simulated": lambda problem, graph, **options: solve(problem, graph, **options),
+    "hidden exchanges": lambda problem, graph, **options: solve(problem, graph, overlap=True, **options),
+    "two processes": lambda problem, graph, **options: run_threads(
+        graph, lambda network: solve(problem, graph, network=network, **options), 2
+    )[0],
+}
+
+
+def expected(name: str, problem: Any, graph: Topology) -> Array:
+    """The answers that the definition gives, on the samples that `solve` takes."""
+
+    def gradient(x: Array, node: int, t: int) -> Array:
+        return problem.gradient(x[None, None, None], range(node, node + 1), [SEED], t)[0, 0, 0]
+
+    variant = registry.variants(name, [eta_of(name) or 1.0])[0]
+    schedules = registry.schedules_of(variant, graph.nodes, STEPS)
+    rule = registry.make(rules.RULES[name], schedules, problem.layout)
+    start = problem.start(SEED)
+    return simulate(rule, graph.sparse.toarray(), gradient, start, STEPS)[-1]
+
+
+def runs_on(name: str, engine: str) -> bool:
+    return engine != "hidden exchanges" or registry.example(name).hides
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize(("name", "engine"), [case for case in product(rules.RULES, ENGINES) if runs_on(*case)])
+def test_every_engine_gives_what_the_definition_gives(name: str, engine: str, problem: str) -> None:
+    graph = topology.directed_exponential(4) if registry.example(name).needs.directed else RING
+    made = PROBLEMS[problem]()
+    done = ENGINES[engine](made, graph, rule=name, eta=eta_of(name), seed=SEED, steps=STEPS, progress=False)
+    np.testing.assert_allclose(done.x, expected(name, made, graph), rtol=1e-9, atol=1e-11)
+
+
+def test_a_network_that_does_nothing_leaves_each_node_alone() -> None:
+    rule = rules.dsgd(lambda t: 0.1)
+    x = simulate(rule, np.eye(3), lambda x, node, t: x - node, np.zeros(2), steps=200)
+    assert x.shape == (201, 3, 2)
+    np.testing.assert_allclose(x[-1], [[0, 0], [1, 1], [2, 2]], atol=1e-8)
+    assert (x[0] == 0).all()
