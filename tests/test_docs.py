@@ -332,7 +332,14 @@ def test_every_public_name_has_a_docstring(source: Any) -> None:
 # Packages whose public functions and methods document every parameter.
 PACKAGES = [
     *("dnasa", "dnasa.channels", "dnasa.comparing", "dnasa.core", "dnasa.data", "dnasa.logging", "dnasa.networks"),
-    *("dnasa.optim", "dnasa.comparing.plots", "dnasa.problems", "dnasa.problems.prox", "dnasa.reproduce", "dnasa.rules"),
+    *(
+        "dnasa.optim",
+        "dnasa.comparing.plots",
+        "dnasa.problems",
+        "dnasa.problems.prox",
+        "dnasa.reproduce",
+        "dnasa.rules",
+    ),
     *("dnasa.rules.schedules", "dnasa.sklearn", "dnasa.topology", "dnasa.trained"),
 ]
 

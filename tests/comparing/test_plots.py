@@ -143,7 +143,7 @@ def drawn(graph: Topology | Changing, path: Path) -> Any:
     return axes[0, 0]
 
 
-GRAPHS = ("ring", "ladder", "star", "path", "grid", "torus", "complete", "exponential", "one_peer")
+GRAPHS = ("ring", "ladder", "star", "path", "grid", "torus", "complete", "exponential", "exact")
 
 
 @pytest.mark.parametrize(("name", "n"), [("ring", 1), ("star", 2), ("grid", 2), *((name, 16) for name in GRAPHS)])

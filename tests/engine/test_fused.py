@@ -41,7 +41,7 @@ GRAPHS: dict[str, Callable[[], Network]] = {
     "star": lambda: connect(topology.star(9)),
     "one": lambda: connect(topology.ring(1)),
     "exact, 5": lambda: connect(topology.exact(5)),  # a graph that changes
-    "one peer": lambda: connect(topology.one_peer(8)),
+    "exact, 8": lambda: connect(topology.exact(8)),
     "rounds": lambda: connect(topology.ladder(16), rounds=2),
 }
 SHAPES = [((), 25), ((2, 3), 300), ((), 7), ((3,), 12_000)]  # runs, and numbers of each node
@@ -341,7 +341,6 @@ def test_the_fast_path_is_chosen_outside_the_rule(monkeypatch: pytest.MonkeyPatc
         network,
         connect(topology.exact(8)),
         connect(topology.ring(8), rounds=2),
-        connect(topology.one_peer(8)),
     ):
         assert kind(rule, where, x) is kind(rule, where, torch.zeros(8, 3)) is quick
     plain = [

@@ -75,7 +75,7 @@ def test_what_lacks_its_data_is_skipped(
 
 def test_a_claim_of_fewer_seeds_is_measured_with_them() -> None:
     """One seed instead of five, so that it is fast."""
-    claimed = claim("Figure 2: test loss of D-NASA at 300").runs
+    claimed = dict(claim("Figure 2: test loss of D-NASA at 300").runs)
     found = check.measure(**claimed | {"seeds": 1, "steps": 300})
     assert found == pytest.approx(15.8, rel=0.1)
     assert found != pytest.approx(15.8, rel=1e-3)  # the mean over all seeds

@@ -45,9 +45,9 @@ class Metrics(logging.Handler):
         site = self.site or ""
         state = self.overview.site(site) if site else None
         values = {
-            "dnasa_step": ("Steps done.", state and state.step),
+            "dnasa_step": ("Steps done.", state.step if state else None),
             "dnasa_seconds_per_step": ("Mean time of the steps of this process.", self._seconds_per_step()),
-            "dnasa_members": ("Sites that take part.", state and state.members),
+            "dnasa_members": ("Sites that take part.", state.members if state else None),
         }
         for name, (text, value) in values.items():
             gauge = GaugeMetricFamily(name, text, labels=["site"])
