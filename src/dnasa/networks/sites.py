@@ -256,7 +256,7 @@ class SiteNetworks:
             except ProcessLost as error:
                 if self.members.admits or self.members.view.number > 1 or self.number:  # those that are left can go on
                     raise
-                raise RunError(f"{first_line(error)}, before the first step: start all sites again.") from error
+                raise RunError(f"{first_line(error)}, before the first step: start all sites again.") from None
             if not self.members.admits and len(texts) == self.topology.nodes:
                 self.members.mesh.opening.append(texts)
             return texts
