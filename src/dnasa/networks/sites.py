@@ -263,6 +263,7 @@ class SiteNetworks:
 
         membership = replace(
             network.membership,
+            fail=self.fail,
             survivors=self.survivors,
             admit=self.admit,
             returned=self.members.returned,
@@ -322,6 +323,14 @@ class SiteNetworks:
     def admit(self) -> None:
         self.members.admits, self.members.returned = True, False
         self.members.publish()
+
+    def fail(self, reason: str) -> None:
+        """After an error of `solve`, leave: the others go on. An optimizer may repeat a call that failed."""
+        if not self.number:
+            self.members.monitor.problem = RunError(
+                f"{self.members.name(self.members.node)} has left the run: {reason}"
+            )
+            self.members.mesh.close()
 
     def survivors(self) -> Network:
         self.members.meet()
