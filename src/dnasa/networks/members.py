@@ -384,11 +384,7 @@ class SitesMonitor(Monitor):
         return ["" if node == members.node else members.state(node).report for node in self.nodes]
 
     def fail(self, reason: str) -> None:
-        """After an error of `solve`, leave: the others go on. An optimizer notes its calls, and may repeat one that failed."""
-        if not self.counts:
-            self.problem = RunError(f"{self.name(self.rank)} has left the run: {reason}")
-            self.members.mesh.drain()
-            self.members.mesh.close()
+        """The others go on without this process."""
 
     def diagnose(self) -> None:
         """A loss needs no reason: the others go on."""

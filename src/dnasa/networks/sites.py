@@ -272,13 +272,14 @@ class SiteNetworks:
             except ProcessLost as error:
                 if self.members.admits or self.members.view.number > 1 or self.number:  # those that are left can go on
                     raise
-                raise RunError(f"{first_line(error)}, before the first step: start all sites again.") from error
+                raise RunError(f"{first_line(error)}, before the first step: start all sites again.") from None
             if not self.members.admits and len(texts) == self.topology.nodes:
                 self.members.mesh.opening.append(texts)
             return texts
 
         membership = replace(
             network.membership,
+            fail=self.fail,
             survivors=self.survivors,
             admit=self.admit,
             returned=self.members.returned,
@@ -339,6 +340,15 @@ class SiteNetworks:
     def admit(self) -> None:
         self.members.admits, self.members.returned = True, False
         self.members.publish()
+
+    def fail(self, reason: str) -> None:
+        """After an error of `solve`, leave: the others go on. An optimizer may repeat a call that failed."""
+        if not self.number:
+            self.members.monitor.problem = RunError(
+                f"{self.members.name(self.members.node)} has left the run: {reason}"
+            )
+            self.members.mesh.drain()
+            self.members.mesh.close()
 
     def survivors(self) -> Network:
         self.members.meet()

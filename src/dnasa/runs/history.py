@@ -109,9 +109,8 @@ class Recorder:
         """The first process decides for all which runs have improved."""
         flags = early_stopping.improved(rows)
         if not self.network.simulated:
-            flags = self.network.allgather_json(flags, lambda given: np.array(given, int).reshape(len(rows)).tolist())[
-                0
-            ]
+            count = len(rows)
+            flags = self.network.allgather_json(flags, lambda given: np.array(given, int).reshape(count).tolist())[0]
         for row, flag in zip(rows, flags, strict=True):
             row["improved"] = flag
         early_stopping.update(rows, answers)
