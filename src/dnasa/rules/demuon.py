@@ -19,7 +19,7 @@ class State(NamedTuple):
     "demuon",
     title="DeMuon",
     color="#393b79",
-    paper=("He et al., 2025, *DeMuon: A Decentralized Muon for Matrix Optimization over Graphs*, arXiv 2510.01377"),
+    paper="He et al., 2025, *DeMuon: A Decentralized Muon for Matrix Optimization over Graphs*, arXiv 2510.01377",
     equation=r"""
         m' &= (1 - \theta) m + \theta g \\
         v &\leftarrow W[v + m' - m] \\

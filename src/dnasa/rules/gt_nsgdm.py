@@ -27,7 +27,7 @@ GT_NSGDM = with_second(COSINE_FIRST, lambda n: constant(0.9)) | {
     title="GT-NSGDm",
     color="#000000",
     schedules=GT_NSGDM,
-    paper=("Yu et al., 2025, *Decentralized Nonconvex Optimization under Heavy-Tailed Noise*, arXiv 2505.03736"),
+    paper="Yu et al., 2025, *Decentralized Nonconvex Optimization under Heavy-Tailed Noise*, arXiv 2505.03736",
     equation=r"""
         v' &= \beta v + (1 - \beta) g \\
         y &\leftarrow W[y + v' - v] \\
