@@ -35,7 +35,7 @@ def make_history(runs: int, evaluations: int) -> pd.DataFrame:
         metrics = {"test_loss": loss, "test_accuracy": 1 - loss / 2, "validation_accuracy": 1 - loss / 2}
         counts = {"consensus": loss, "grad_norm": loss, "bytes": 8 * step, "seconds": step / 100}
         labels = {"run": number, "rule": variant.rule, "schedule": variant.schedule, "eta": variant.eta or np.nan}
-        frames.append(pd.DataFrame(labels | {"seed": seed, "step": step} | metrics | counts))
+        frames.append(pd.DataFrame(labels | {"seed": seed, "step": step, "nodes": 8} | metrics | counts))
     return pd.concat(frames, ignore_index=True)
 
 
