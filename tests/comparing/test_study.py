@@ -127,6 +127,20 @@ def test_the_tables_of_a_study_compile(whole: tuple[SimpleNamespace, Path], tmp_
     compiled(tmp_path, *((whole[1] / name).read_text() for name in ("table.tex", "ranks.tex")))
 
 
+def test_a_table_too_wide_for_a_column_is_divided_and_counts_diverged_runs(tmp_path: Path) -> None:
+    file = tmp_path / "wild.toml"
+    graphs = 'graphs = ["ring", "path", "complete", "star"]\n'
+    file.write_text(LEAST + graphs + 'rules = ["dsgd:constant", "dnasa"]\netas = [1e300]\n')
+    chosen = study_file.read(file)
+    report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
+    assert report.tables()["least_squares"].iloc[0, 1:].unique().tolist() == ["diverged (1 of 1)"]
+    with style.context("paper"):
+        text = report.latex()
+    assert re.findall(r"\\label{tab:(.*)}", text) == ["wild-least-squares-1", "wild-least-squares-2"]
+    assert text.count("diverged (1/1)") == 4
+    assert report.latex().count(r"\begin{table*}") == 1
+
+
 @pytest.mark.pictures
 @pytest.mark.parametrize("kind", ["stepsizes", "curves"])
 def test_the_figure_has_a_panel_for_each_cell_with_the_numbers_of_its_csv(
@@ -205,57 +219,38 @@ def test_a_quick_study_is_smaller_has_its_own_folder_and_no_ranks_and_says_so(ti
 
 
 def test_only_what_is_new_is_run(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def again() -> tuple[pd.DataFrame, list[str]]:
+    def report(folder: Path) -> tuple[pd.DataFrame, list[str]]:
         lines: list[str] = []
         chosen = study_file.read(tiny, ["least_squares"])
-        report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lines.append))
-        return report.numbers(), lines
-
-    first, _ = again()
-    solved = []
-    original = dnasa.solve
-
-    def counted(*arguments: Any, **options: Any) -> Result:
-        solved.append(options["folder"].path.name)
-        return original(*arguments, **options)
-
-    monkeypatch.setattr(grid, "solve", counted)
-    second, lines = again()
-    assert solved == []
-    assert all(line.endswith("from its folder.") for line in lines)
-    pd.testing.assert_frame_equal(first, second)
-    tiny.write_text(TINY.replace('"complete"]', '"complete", "path"]'))
-    third, _ = again()
-    assert solved[0] == "least_squares-path"
-    assert all(name.startswith("extension") for name in solved[1:])
-    pd.testing.assert_frame_equal(third[third.graph != "path"], second)
-
-
-def test_a_rule_added_to_the_file_is_run_alone(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def report(folder: Path) -> pd.DataFrame:
-        chosen = study_file.read(tiny, ["least_squares"])
         study.check(chosen, folder)
-        return StudyReport(chosen, *study.run(chosen, folder, progress=False, report=lambda line: None)).numbers()
+        return StudyReport(chosen, *study.run(chosen, folder, progress=False, report=lines.append)).numbers(), lines
 
     tiny.write_text(TINY.replace('"dsgt:constant", "d2", ', "").replace('"dsgt:constant" = [0.01, 0.03, 0.1]', ""))
     report(tmp_path / "a")
     tiny.write_text(TINY)
-    whole = report(tmp_path / "b")
+    whole, _ = report(tmp_path / "b")
     solved, original = [], dnasa.solve
 
     def recorded(problem: Any, graph: Any, rules: Any, **options: Any) -> Result:
-        solved.append({rule.rule for rule in rules})
+        solved.append((options["folder"].path, {rule.rule for rule in rules}))
         return original(problem, graph, rules, **options)
 
     monkeypatch.setattr(grid, "solve", recorded)
-    added = report(tmp_path / "a")
-    assert {"dsgt"} in solved  # on the ring, which does not suit D2
-    assert {"dsgt", "d2"} in solved
-    assert all("dnasa" not in part and "dsgd" not in part for part in solved)
+    added, _ = report(tmp_path / "a")
+    rules = [each for _, each in solved]
+    assert {"dsgt"} in rules  # on the ring, which does not suit D2
+    assert {"dsgt", "d2"} in rules
+    assert not any(each & {"dnasa", "dsgd"} for each in rules)
     pd.testing.assert_frame_equal(added, whole, rtol=1e-9)
     solved.clear()
-    pd.testing.assert_frame_equal(report(tmp_path / "a"), added)
+    again, lines = report(tmp_path / "a")
+    pd.testing.assert_frame_equal(again, added)
     assert solved == []
+    assert all(line.endswith("from its folder.") for line in lines)
+    tiny.write_text(TINY.replace('"complete"]', '"complete", "path"]'))
+    third, _ = report(tmp_path / "a")
+    assert all("least_squares-path" in path.parts for path, _ in solved)
+    pd.testing.assert_frame_equal(third[third.graph != "path"], again)
     tiny.write_text(TINY.replace("[0.01, 0.03, 0.1]", "[0.01, 0.03, 0.2]"))
     with pytest.raises(InputError, match=r"other etas of dsgt:constant \(now added: 0.2; now removed: 0.1\)"):
         report(tmp_path / "a")
@@ -463,6 +458,12 @@ def test_a_wrong_command_gets_one_clear_line(words: list[str], message: str, tmp
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_study_needs_no_process_but_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(dnasa.networks, "detect", lambda: "mpi")
+    done = run("study", "methods", cwd=tmp_path)
+    assert (done.returncode, "start it without mpirun" in done.stderr) == (2, True)
 
 
 def test_a_damaged_config_of_a_cell_gets_one_clear_line(tiny: Path, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from dnasa import data, solve, topology
 from dnasa.cli.commands import app
-from dnasa.comparing import study, study_file
 from dnasa.core import InputError, Interrupted
 from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron

@@ -22,7 +22,8 @@ NOTHING = "--"
 AT_EDGE = r"$^\dagger$"
 # Series b, since \textbf is wider in LaTeX's own fonts: centred in the place of the others, all decimal points are in line.
 BOLD = r"\def\best#1{{\setbox0\hbox{#1}\makebox[\wd0]{\fontseries{b}\selectfont#1}}}"
-SHRUNK = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"  # only where it is too wide
+# Only where it is too wide; \dimexpr, since the package calc does not expand \ifdim.
+SHRUNK = r"\resizebox{\dimexpr\ifdim\width>\linewidth\linewidth\else\width\fi\relax}{!}{%"
 WIDEST = 1e4  # ratio of results in one column, beyond which each has its own power of ten
 PLAIN = 1e-2, 1e5  # results within need no power of ten
 MOST_DECIMALS = 6
