@@ -131,21 +131,6 @@ def test_without_a_partition_to_draw_its_seed_is_refused(words: str) -> None:
     assert str(done.exception).startswith(("--partition-seed belongs to", "--partition-seed cannot be used with"))
 
 
-def test_a_cell_of_a_study_from_before_the_option_has_one_partition(tmp_path: Path) -> None:
-    file = tmp_path / "my.toml"
-    file.write_text('problems = ["digits", "least_squares"]\nseeds = 2\n')
-    digits, streaming = study_file.read(file).cells
-    for cell in (digits, streaming):
-        folder = tmp_path / cell.folder
-        folder.mkdir()
-        options = {name: value for name, value in study.stored(cell).items() if name != "partition_seed"}
-        (folder / "config.json").write_text(json.dumps({"command": "study", "options": options}))
-    with pytest.raises(InputError, match="was run with partition_seed = 0, not None"):
-        study.cell_folder(digits, tmp_path)
-    study.cell_folder(digits._replace(settings=digits.settings | {"partition_seed": 0}), tmp_path)
-    study.cell_folder(streaming, tmp_path)
-
-
 def test_validation_rows_are_training_rows_that_nobody_trains_on() -> None:
     rows = data.load("digits")
     train, validation = data.hold_out(rows)
