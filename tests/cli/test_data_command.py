@@ -130,15 +130,15 @@ def test_a_process_among_several_does_not_count_the_nodes_by_its_own_files(
 
 def test_tables_and_the_plot_name_the_sites(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = sites(tmp_path / "d", dict(zip(("bonn", "oslo", "rome"), frames(), strict=True)))
-    drawn = []
-    monkeypatch.setattr(datasets, "finish", lambda axis, *labels: drawn.append((axis, *labels)))
+    drawn, draw = [], datasets.draw
+    monkeypatch.setattr(datasets, "draw", lambda *words: drawn.append(draw(*words)) or drawn[0])
     words = ("data", "--shard-dir", folder, "--nodes", 3, "--target", "kind", "--plot", tmp_path / "a.png")
     code, out, err = run(*words)
     assert code == 0, err
     for name in ("bonn", "oslo", "rome"):
         assert out.count(f" {name} ") == 2, "in the division and in the differences"
-    [(axis, which, _)] = drawn
-    assert which == "site"
+    axis = drawn[0].axes[0]
+    assert axis.get_xlabel() == "site"
     assert [label.get_text() for label in axis.get_xticklabels()] == ["bonn", "oslo", "rome"]
 
 

@@ -754,7 +754,7 @@ def test_a_run_that_gets_worse_than_trained_weights_warns_once() -> None:
         warnings.simplefilter("error")
         trained = dnasa.solve(problem, graph, "dsgd", eta=0.003, **options | {"steps": 400})
         dnasa.solve(problem, graph, "dsgd", eta=1e-6, start=trained.mean, **options)
-    with pytest.warns(UserWarning, match="test loss is .* at step 10 and was .* at the start") as warned:
+    with pytest.warns(UserWarning, match="test loss is .* at step 10, .* at the start") as warned:
         dnasa.solve(problem, graph, "dsgd:constant", eta=0.05, start=trained.mean, **options)
     assert len(warned) == 1
 
@@ -767,5 +767,5 @@ def test_a_model_that_comes_trained_and_gets_worse_warns_at_the_end() -> None:
     module.weight.data = torch.tensor([[-1.0], [1.0]])
     wrong = Dataset("wrong", inputs, 1 - classes, inputs, classes)
     problem = Supervised(module, cross_entropy, wrong, [np.arange(20), np.arange(20, 40)])
-    with pytest.warns(UserWarning, match=r"dsgd: the test accuracy is 0.00 % at step 60 and was 100.00 % at the start"):
+    with pytest.warns(UserWarning, match="dsgd: the test accuracy is 0 at step 60, 1 at the start"):
         dnasa.solve(problem, topology.ring(2), "dsgd", eta=1, steps=60, evaluate=20, progress=False)

@@ -137,7 +137,7 @@ def without_memory(codec: Codec) -> Channel:
         _check(codec, message)
         return ()
 
-    return Channel(init, exchange, settings=[codec.name, None], size=codec.size)
+    return Channel(init, exchange, settings=codec.name, size=codec.size)
 
 
 def _check(codec: Codec, message: Array) -> None:

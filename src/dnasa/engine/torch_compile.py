@@ -77,11 +77,10 @@ def _send(rule: Rule, state: Any, gradients: Gradients) -> tuple[Messages, Any]:
 
 
 class TorchCompiled(Immediate):
-    """The whole step compiled, with the product with W, in place: `x` and `state` change with the next step."""
+    """The whole step compiled, with the product with W."""
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Any = None):
-        arrays = {name: a.clone() for name, a in leaves(snapshot.state).items()}
-        self.state, self.sent = rebuilt(snapshot.state, arrays), snapshot.sent
+        self.state, self.sent = snapshot.state, snapshot.sent
         self.network = network
         self.rule, self.set_step = with_stored_schedules(rule.form, self.x)
         self.weights = [torch.as_tensor(W, dtype=self.x.dtype, device=self.x.device) for W in network.step_weights]
@@ -99,17 +98,16 @@ class TorchCompiled(Immediate):
     def points(self, t: int) -> tuple[Array, ...]:
         return (self.x,)
 
-    def _advance(self, state: Any, g: Tensor, W: Tensor) -> None:
+    def _advance(self, state: Any, g: Tensor, W: Tensor) -> list[Tensor]:
         def mix(messages: Messages, number: int) -> Messages:
             return messages if len(W) == 1 else tuple(W @ message for message in messages)
 
         after = next_state(self.rule, state, (g,), 0, mix)
-        new = [a.clone() for a in leaves(after).values()]
-        for a, b in zip(leaves(state).values(), new, strict=True):
-            a.copy_(b)
+        return [a.clone() if a is g else a for a in leaves(after).values()]  # the problem may reuse its buffer
 
     def step(self, gradients: Gradients, t: int) -> None:
         self.set_step(t)
-        self.advance(self.state, gradients[0].detach(), self.weights[t % len(self.weights)])
+        new = self.advance(self.state, gradients[0].detach(), self.weights[t % len(self.weights)])
+        self.state = rebuilt(self.state, dict(zip(leaves(self.state), new, strict=True)))
         self.sent.compute(self.network, 1)
         self.sent.add(self.network, self.row_bytes, t)
