@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 @takes("plugin", "trust", "format", "style", "latex", "quiet", "log_json")
 def study(
-    file: Annotated[
-        str | None,
-        typer.Argument(help="A .toml file (see docs/studies.md), or a study that comes with dnasa by its name."),
-    ] = None,
-    list_studies: Annotated[bool, typer.Option("--list", help="List the studies that come with dnasa.")] = False,
+    file: Annotated[Path, typer.Argument(help="A .toml file; docs/studies.md has its keys.")],
     only: Annotated[str | None, typer.Option(help="Only these problems of the file, separated by commas.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A tenth of the steps, at most two seeds; the figure says so.")
@@ -46,17 +42,14 @@ def study(
     from dnasa.comparing import study_file
     from dnasa.comparing.study_report import StudyReport
 
-    if list_studies or file is None:
-        return print_list(file)
     if networks.detect() != "simulated":
         raise InputError("A study runs in one process: start it without mpirun or torchrun.")
     progress = inputs.set_output(given)
     kinds = formats(given.format, given.style)
     plugins.load(given.plugin or ())
-    path = study_file.find(file)
-    chosen, text = study_file.read(path, split(only or ""), quick, device), read_bytes(path, follow=True)
+    chosen, text = study_file.read(file, split(only or ""), quick, device), read_bytes(file, follow=True)
     plugins.check_trusted(
-        {file for cell in chosen.cells for file in configs.code_files(cell.settings)}, path, given.trust
+        {code for cell in chosen.cells for code in configs.code_files(cell.settings)}, file, given.trust
     )
     folder = out or Path("studies") / chosen.name
     runner.check(chosen, folder)
@@ -76,16 +69,6 @@ def study(
     save_results(folder, figures, report.numbers(), latex, kinds, given.style)
     if report.numbers()["mean"].isna().all():
         fail(1, f"Every run diverged: try smaller etas, or add {DEFAULT_RULE}, which needs none.")
-
-
-def print_list(file: str | None) -> None:
-    from dnasa.comparing import study_file
-
-    if file is not None:
-        raise InputError("--list lists all studies: leave the file out.")
-    for name, path in study_file.shipped().items():
-        first, *_ = path.read_text(encoding="utf-8").splitlines()
-        print_line(f"{name}: {first.lstrip('# ')}")
 
 
 def print_report(report: "StudyReport") -> None:

@@ -22,7 +22,6 @@ from dnasa.files import read_toml
 from dnasa.rules.registry import COMPARED, example
 from dnasa.tasks.sources import OF_FILES, PROBLEMS
 
-SHIPPED = Path(__file__).parent / "files"
 COPY = "study.toml"  # of the file, in the study's folder
 DEFAULT = "default"  # in a table of stepsizes: those of the rules that it does not name
 LONGEST = 100  # names, and lists of a factor
@@ -145,20 +144,6 @@ class Study(NamedTuple):
 def source_name(problem: str) -> str:
     """The name of the user's file."""
     return Path(problem).stem if Path(problem).suffix else problem
-
-
-def shipped() -> dict[str, Path]:
-    return {path.stem: path for path in sorted(SHIPPED.glob("*.toml"))}
-
-
-def find(name: str) -> Path:
-    """A file, or a study that comes with dnasa by its name."""
-    path, known = Path(name), shipped()
-    if path.suffix == ".toml":
-        return path
-    if name not in known:
-        raise InputError(f"There is no study '{name:.60}'. Give a .toml file, or one of: {', '.join(known)}.")
-    return known[name]
 
 
 def read(path: Path, only: Sequence[str] = (), quick: bool = False, device: str = "cpu") -> Study:
