@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dnasa.tasks.tasks import on_shards
     from dnasa.trained import load
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.3.0.dev0"
 __all__ = [
     "Channel",
     "InputError",

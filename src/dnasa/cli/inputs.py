@@ -95,7 +95,7 @@ def prepare(
             check_alone(silent, graph, made, check)
         except InputError as error:
             if error.kind:
-                tell_sites(given, error.kind)
+                tell_sites(given, error.kind, folder)
             raise
     network = make_network(graph, rounds, given, channel, folder)
     progress, warned = set_output(given, network.writes), list[str]()
@@ -145,14 +145,16 @@ def check_alone(
     check(source.problem, graph, **shared)
 
 
-def tell_sites(given: Options, kind: str) -> None:
+def tell_sites(given: Options, kind: str, folder: "RunFolder | None") -> None:
     """Tell the other sites that the table of this one is refused, and what kind of reason it has."""
+    from dnasa.networks.processes import Traffic
     from dnasa.networks.sites import tell_stopped
     from dnasa.sites.file import read_sites
 
     print_line(f"Telling the other sites that this one stops, for at most {given.timeout:g} s.")
     with suppress(InputError):  # as for a port in use: the table matters more
-        tell_stopped(read_sites(given.sites or ""), kind, given.timeout)
+        traffic = Traffic() if folder is None else begin_journal(folder, given)
+        tell_stopped(read_sites(given.sites or ""), kind, given.timeout, traffic)
 
 
 def count_nodes(context: typer.Context, given: Options) -> int:

@@ -356,7 +356,7 @@ class Run:
             warnings.warn(
                 f"{rows[place]['rule']}: the {metric.replace('_', ' ')} is {new:.4g} at step {t}, {old:.4g} at the start. "
                 "Try a smaller stepsize, or early stopping, which keeps the best model. From trained weights, if the nodes' "
-                "labels differ, D-Adam with eta 0.0001 lost least (docs/networks.md, fine-tuning).",
+                "labels differ, D-Adam with eta 0.0001 lost least (docs/results.md).",
                 stacklevel=6,
             )
 

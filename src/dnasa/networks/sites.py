@@ -57,9 +57,9 @@ def described(
     return f"with the sites {names} in this order\n{processes.network_text(topology, rounds, channel, every)}"
 
 
-def tell_stopped(sites: Sites, reason: str, timeout: float) -> None:
+def tell_stopped(sites: Sites, reason: str, timeout: float, traffic: processes.Traffic) -> None:
     """Tell the other sites why this one does not take part: those that come within the timeout."""
-    mesh = Mesh(sites, "", dict, dict, lambda *_: None)
+    mesh = Mesh(sites, "", dict, dict, lambda kind, node, size: traffic.add(kind, node, (), size))
     mesh.stopped = reason
     mesh.open()
     end = time.monotonic() + timeout

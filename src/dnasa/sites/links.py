@@ -206,7 +206,9 @@ class Link:
     def greeting(self) -> Greeting:
         mesh = self.mesh
         about = {"run": mesh.run, "stopped": mesh.stopped, "instance": mesh.instance}
-        return {**about, "knows": self.instance, "received": self.received}
+        greeting = {**about, "knows": self.instance, "received": self.received}
+        mesh.told("greeting", self.site, len(json.dumps(greeting)))
+        return greeting
 
     def renewal(self) -> Greeting:
         """The greeting for the next connection. The last one ends first: what has been received is final."""
