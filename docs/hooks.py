@@ -22,7 +22,7 @@ from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 
 from dnasa.core import Messages, Needs, leaves
-from dnasa.engine.simulate import next_state
+from dnasa.engine import simulate
 from dnasa.rules import RULES, registry
 
 ROOT = Path(__file__).parents[1]
@@ -31,8 +31,10 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "experiments/README.md": "experiments.md",
 }
 PLAIN = ("CITATION.cff", "LICENSE")
+PICTURES = sorted(ROOT.glob("experiments/figures/*.png"))
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
 NOTEBOOKS = sorted(ROOT.glob("docs/notebooks/*.ipynb"))
 LINK = re.compile(r"(?<=\]\()[^)#:\s]+")
@@ -46,6 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made here."""
     made: dict[str, str | bytes] = {target: (ROOT / source).read_text() for source, target in PAGES.items()}
     made |= {name: (ROOT / name).read_bytes() for name in PLAIN}
+    made |= {f"experiments/figures/{path.name}": path.read_bytes() for path in PICTURES}
     made |= {f"examples/{path.stem}.md": example(path) for path in EXAMPLES} | {"examples.md": examples()}
     made["api/cli.md"] = commands()
     for path in NOTEBOOKS:
@@ -66,6 +69,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
     if here == "methods.md":
         for place, made in (("the table of methods is", methods_table()), ("the equations are", equations())):
             markdown = markdown.replace(f"<!-- {place} made from the rules -->", made)
+    if here == "how-it-works.md":
+        code = "\n\n".join(inspect.getsource(part) for part in (simulate.simulate, simulate.next_state))
+        markdown = markdown.replace("<!-- the reference is shown here -->", f"```python\n{code}```")
     source = {target: name for name, target in PAGES.items()}.get(here, f"docs/{here}")
 
     def link(found: re.Match[str]) -> str:
@@ -76,7 +82,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
 
 def reference(config: MkDocsConfig) -> str:
     """The pages of the reference in the order of the navigation, with what they describe."""
-    (pages,) = [part["Reference"] for part in config.nav or [] if "Reference" in part]
+    (pages,) = [part["Look up"] for part in config.nav or [] if "Look up" in part]
     (python,) = [part["Python"] for part in pages if "Python" in part]
     titles = [(title, path) for part in python if isinstance(part, dict) for title, path in part.items()]
     rows = [f"| [{title}]({path.removeprefix('api/')}) | {described(path)} |" for title, path in titles]
@@ -118,7 +124,7 @@ def facts(name: str, period: int = 20, d: int = 40_000) -> tuple[str, ...]:
 
     for t in range(period):
         points = rule.gradient_points(state, t)
-        state = next_state(rule, state, points, t, unmixed)
+        state = simulate.next_state(rule, state, points, t, unmixed)
     steps = [[arrays for step, arrays in sent if step == t] for t in sorted({step for step, _ in sent})]
     every = "" if len(steps) == period else f" every {period // len(steps)}th step"
     held = sum(a.shape[-1] == d for a in leaves(state).values())
