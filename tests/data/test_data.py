@@ -333,7 +333,7 @@ def test_a_users_arrays_files_and_torch_datasets_are_read(tmp_path: Path) -> Non
         ("x.npz", npz(inputs=1.0, labels=Y), r"must be numbers .* shape \(\)"),
         ("x.npz", npz(inputs=X, labels=1), "10 rows of inputs but 1 labels"),
         ("x.npz", npz(inputs=X, labels=Y, test_labels=Y), "no array 'test_inputs'"),
-        ("x.npy", npy(X), "x.npy has no column 'kind'"),
+        ("x.npy", npy(X), "x.npy is one array: save inputs and labels in an .npz"),
         ("x.txt", None, "no file"),
         ("x.txt", b"", "has 0 characters: a context of 256 needs more than 2,560"),
         ("x.txt", b"ab" * 1280, "has 2,560 characters: a context of 256 needs more than 2,560"),
