@@ -126,12 +126,6 @@ def test_a_model_predicts_classes_with_the_accuracy_of_its_run(home: Path) -> No
     assert (model.classes[probabilities.argmax(1)] == model.predict(rows)).all()
 
 
-def test_columns_are_found_by_name_in_any_order(home: Path) -> None:
-    model, rows = dnasa.load(home / "classification"), table()
-    shuffled = rows[["colour", "value", "c", "b", "a"]]
-    np.testing.assert_array_equal(model.predict_proba(rows), model.predict_proba(shuffled))
-
-
 def test_a_regression_predicts_in_the_units_of_the_target(home: Path) -> None:
     model, rows = dnasa.load(home / "regression"), table()
     rmse = np.sqrt(((model.predict(rows) - rows.value) ** 2).mean())
