@@ -68,7 +68,7 @@ def test_hovering_shows_the_value_that_is_in_the_csv(chromium: Any, home: Path) 
                 page.mouse.move(box["x"] + share * box["width"], box["y"] + height * box["height"])
                 text = page.locator("figure[data-metric=test_loss] output").inner_text()
                 number, step, value = re.search(r"seed (\d), step (\d+): ([\d.]+)", text).groups()  # type: ignore[union-attr]
-                assert float(value) == pytest.approx(history.test_loss[int(number), int(step)], rel=1e-2)
+                assert float(value) == pytest.approx(history.test_loss[int(number), int(step)], rel=1e-5)
                 seen.add((number, step))
         assert len(seen) >= 4
 

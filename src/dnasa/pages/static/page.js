@@ -5,8 +5,9 @@ const view = { axis: 0, log: new Map(), hidden: new Set(), range: null };
 let plots = [];
 
 function number(value) {
-  const short = Number(value.toPrecision(5));
-  return Math.abs(short) >= 1e6 || (short && Math.abs(short) < 1e-3) ? short.toExponential() : short.toLocaleString("en");
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return value.toLocaleString("en");
+  const short = Number(value.toPrecision(6)), size = Math.abs(short);
+  return size >= 1e6 || size < 1e-3 ? short.toExponential() : short.toLocaleString("en", { maximumSignificantDigits: 6 });
 }
 
 // Draw every chart anew, from the data in the page.
