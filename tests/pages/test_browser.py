@@ -301,4 +301,4 @@ def test_200_runs_with_500_evaluations_stay_responsive(chromium: Any, tmp_path: 
     with opened(chromium, address(tmp_path / "many")) as page:
         assert page.locator(".legend button").count() == 40
         work = "async () => { const began = performance.now(); draw(); await null; return performance.now() - began; }"
-        assert page.evaluate(work) < 20_000  # milliseconds for all charts, on a busy machine
+        assert page.evaluate(work) < 5_000  # milliseconds for all charts; about 500 when nothing else runs
