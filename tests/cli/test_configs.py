@@ -134,14 +134,6 @@ def test_a_config_holds_only_stored_options_of_the_right_type(
         assert elsewhere.read_text() == "untouched"
 
 
-def test_configs_of_the_first_edition_can_be_repeated(interrupted: Callable[..., Path]) -> None:
-    """They have the old name of an option, and data beside a problem."""
-    folder = interrupted(wire="float16", data="digits", trace=None)
-    done = run("train", "--config", folder / "config.json")
-    assert done.returncode == 0, done.stderr
-    assert "least_squares" in done.stdout
-
-
 def test_wrong_options_of_resume_get_one_clear_line(tmp_path: Path) -> None:
     for words, message in (
         (["resume", tmp_path / "nowhere"], "holds no run to continue"),

@@ -54,12 +54,6 @@ def written(path: Path, name: str, content: bytes | str) -> str:
     return str(target)
 
 
-def npy_pair(path: Path) -> Dataset:
-    np.save(path / "X.npy", X)
-    np.save(path / "y.npy", Y)
-    return data.load(str(path / "X.npy"))
-
-
 def npz_file(path: Path) -> Dataset:
     np.savez(path / "x.npz", inputs=X, labels=Y)
     return data.load(str(path / "x.npz"))
@@ -93,7 +87,6 @@ FORMATS = {
     "gzip": lambda path: data.load(written(path, "x.csv.gz", gzip.compress(text(",").encode())), "kind"),
     "LIBSVM": lambda path: data.load(written(path, "x.txt", libsvm())),
     "npz": npz_file,
-    "npy pair": npy_pair,
     "parquet": parquet,
     "frame": lambda path: data.from_frame(FRAME, "kind"),
     "arrays": lambda path: data.from_arrays(X, Y),
@@ -387,7 +380,6 @@ TABLE = column(str)
         ("cut.csv.gz", gzip.compress(text(",").encode(), mtime=0)[:-20], "Cannot read"),
         ("x.libsvm", "1 1:0.5\nhello\n", "is not LIBSVM text"),
         ("constant.csv", "a,kind\n" + "1,x\n" * 9, "All labels are the same"),
-        ("alone.npy", b"\x93NUMPY broken", "not a plain array"),
     ],
 )
 def test_a_wrong_file_gets_one_line_that_names_the_cause(
@@ -404,22 +396,6 @@ def test_texts_that_only_resemble_dates_and_numbers_stay_categories(tmp_path: Pa
         assert encoding_of(rows).features[0].kind == "text"
     digits = pd.DataFrame({"a": pd.Categorical(["1", "2"] * 19 + ["other", "2"]), "kind": ["x", "y"] * 20})
     assert encoding_of(data.from_frame(digits, "kind")).features[0].categories == ("1", "2", "other")
-
-
-def test_labels_in_an_npy_are_looked_for_at_the_path_and_then_beside_the_inputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("inputs").mkdir()
-    np.save("inputs/a.npy", X)
-    np.save("inputs/b.npy", Y)
-    np.save("other.npy", Y[::-1])
-    for target, labels in {"inputs/b.npy": Y, "b.npy": Y, "other.npy": Y[::-1]}.items():
-        rows = data.load("inputs/a.npy", target)
-        train, _ = data.loading.hold_out_rows(ROWS)
-        np.testing.assert_array_equal(rows.labels, labels[train])
-    with pytest.raises(InputError, match=r"There is no file c\.npy, neither here nor in inputs"):
-        data.load("inputs/a.npy", "c.npy")
 
 
 def test_a_target_that_is_missing_or_unknown_lists_the_columns(tmp_path: Path) -> None:

@@ -116,15 +116,6 @@ def test_one_option_gives_all_seeds_the_same_partition(command: str) -> None:
     assert own[1] != first[1]
 
 
-def test_a_config_from_before_the_option_repeats_its_partition(tmp_path: Path) -> None:
-    config: dict[str, Any] = {"command": "train", "options": {"seeds": 2, "rule": "dnasa"}}
-    (tmp_path / "old.json").write_text(json.dumps(config))
-    (tmp_path / "new.json").write_text(json.dumps(config | {"options": config["options"] | {"partition_seed": None}}))
-    old, new = (losses("train", "--config", str(tmp_path / name)) for name in ("old.json", "new.json"))
-    assert old == losses("train", "--seeds", "2", "--partition-seed", "0")
-    assert new == losses("train", "--seeds", "2") != old
-
-
 @pytest.mark.parametrize("words", ["--problem least_squares", "--shard-dir shards"])
 def test_without_a_partition_to_draw_its_seed_is_refused(words: str) -> None:
     done = CliRunner().invoke(app, ["train", *words.split(), "--partition-seed", "1"])

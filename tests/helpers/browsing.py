@@ -29,7 +29,7 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def opened(browser: Any, url: str, width: int = 1200, height: int = 900, scheme: str = "light") -> Iterator[Any]:
-    """A page whose charts in view are drawn. It must report no error and ask for nothing but itself and its updates."""
+    """A page whose charts are drawn. It must report no error and ask for nothing but itself."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
@@ -38,12 +38,9 @@ def opened(browser: Any, url: str, width: int = 1200, height: int = 900, scheme:
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
     page.goto(url)
-    page.wait_for_function(
-        "() => document.documentElement.dataset.ready === ''"
-        " && (charts.node.hidden || charts.list.some((chart) => chart.built))"
-    )
+    page.wait_for_function("() => document.documentElement.dataset.ready === ''")
     yield page
     context.close()
     assert not errors, errors
     root = url.partition("?")[0]
-    assert all(request.partition("?")[0] in (root, f"{root}contents") or request == "data:," for request in requests)
+    assert all(request.partition("?")[0] == root or request == "data:," for request in requests)

@@ -32,8 +32,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Path:
     """Two finished runs and the pages of one and of both."""
     folder = tmp_path_factory.mktemp("browser")
     common = "train --steps 60 --nodes 5 --quiet --out".split()
-    trace = ["--trace", folder / "star" / "trace.json"]
-    assert run(*common, folder / "star", "--topology", "star", "--seeds", 2, *trace).returncode == 0
+    assert run(*common, folder / "star", "--topology", "star", "--seeds", 2).returncode == 0
     wide = ["--topology", "directed_exponential", "--rule", "sgp", "--eta", 0.1]
     assert run(*common, folder / "directed", *wide).returncode == 0
     for path in (folder / "star", folder):
@@ -57,7 +56,6 @@ def test_a_page_shows_every_part_of_a_run(chromium: Any, home: Path) -> None:
         counts = [int(text or 0) for text in page.locator(".matrix td").all_inner_texts()]
         stored = json.loads((home / "star" / "evaluation.json").read_text())
         assert counts == [count for row in stored["confusion"] for count in row]
-        assert page.locator(".trace rect").count() > 20
 
 
 def test_hovering_shows_the_value_that_is_in_the_csv(chromium: Any, home: Path) -> None:
@@ -68,19 +66,16 @@ def test_hovering_shows_the_value_that_is_in_the_csv(chromium: Any, home: Path) 
         for share in (0.1, 0.35, 0.5, 0.8):
             for height in (0.1, 0.9):
                 page.mouse.move(box["x"] + share * box["width"], box["y"] + height * box["height"])
-                text = page.locator("#tooltip").inner_text()
-                number, step, value = re.search(r"seed (\d)\nstep (\d+): ([\d.]+)", text).groups()  # type: ignore[union-attr]
+                text = page.locator("figure[data-metric=test_loss] output").inner_text()
+                number, step, value = re.search(r"seed (\d), step (\d+): ([\d.]+)", text).groups()  # type: ignore[union-attr]
                 assert float(value) == pytest.approx(history.test_loss[int(number), int(step)], rel=1e-5)
                 seen.add((number, step))
         assert len(seen) >= 4
 
 
 def test_dragging_zooms_all_charts_and_a_double_click_zooms_out(chromium: Any, home: Path) -> None:
-    ranges = (
-        "charts.list.filter((chart) => chart.built).map((chart) => [chart.plot.scales.x.min, chart.plot.scales.x.max])"
-    )
+    ranges = "plots.map((plot) => [plot.scales.x.min, plot.scales.x.max])"
     with opened(chromium, address(home / "star")) as page:
-        page.wait_for_function("() => charts.list.filter((chart) => chart.built).length > 1")
         box = page.locator("figure[data-metric=test_loss] .u-over").bounding_box()
         y = box["y"] + box["height"] / 2
         page.mouse.move(box["x"] + 0.25 * box["width"], y)
@@ -92,42 +87,31 @@ def test_dragging_zooms_all_charts_and_a_double_click_zooms_out(chromium: Any, h
         page.wait_for_function(f"() => {ranges}.every(([low, high]) => low === 0 && high === 60)")
 
 
-def test_a_printed_page_has_all_its_charts(chromium: Any, home: Path) -> None:
-    with opened(chromium, address(home / "star"), height=300) as page:
-        assert not page.evaluate("charts.list.every((chart) => chart.built)")
-        page.pdf()
-        assert page.evaluate("charts.list.every((chart) => chart.built)")
-
-
 def test_a_name_in_the_legend_hides_its_curves(chromium: Any, home: Path) -> None:
     with opened(chromium, address(home)) as page:
         entries = page.locator(".legend button")
         assert entries.all_inner_texts() == ["directed: SGP (diminishing), eta = 0.1", "star: D-NASA (2 seeds)"]
         entries.nth(1).click()
-        shown = "charts.list.find((chart) => chart.built).plot.series.map((series) => series.show)"
+        shown = "plots[0].series.map((series) => series.show)"
         assert page.evaluate(shown)[1:] == [True, False, False]
 
 
-@pytest.mark.parametrize("axis", ["seconds", "bytes"])
-def test_curves_can_be_drawn_against_time_and_traffic(axis: str, chromium: Any, home: Path) -> None:
+def test_curves_can_be_drawn_against_time_and_traffic(chromium: Any, home: Path) -> None:
     history = pd.read_csv(home / "star" / "history.csv")
     with opened(chromium, address(home)) as page:
-        page.locator("select").first.select_option(axis)
-        high = page.evaluate("charts.list.find((chart) => chart.built).plot.scales.x.max")
-        assert high >= history[axis].max() * (1 - 1e-6)
+        for axis in ("seconds", "bytes"):
+            page.locator("#axis").select_option(label=axis)
+            assert page.evaluate("plots[0].scales.x.max") >= history[axis].max() * (1 - 1e-6)
 
 
 def test_the_graph_shows_the_weights(chromium: Any, home: Path) -> None:
     star = dnasa.topology.star(5)
     with opened(chromium, address(home / "star")) as page:
-        edges = page.locator(".edge")
-        assert edges.count() == 4
-        edges.first.scroll_into_view_if_needed()
-        box = edges.first.locator("path").first.bounding_box()
-        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        text = page.locator("#tooltip").inner_text()
-        i, j, weight = re.fullmatch(r"node (\d) – node (\d)\nweight ([\d.]+)", text).groups()  # type: ignore[union-attr]
-        assert float(weight) == pytest.approx(star.weights[int(i), int(j)], rel=1e-3)
+        titles = page.locator(".edge title").all_text_contents()
+        assert len(titles) == 4
+        for text in titles:
+            i, j, weight = re.fullmatch(r"node (\d) – node (\d): weight ([\d.]+)", text).groups()  # type: ignore[union-attr]
+            assert float(weight) == pytest.approx(star.weights[int(i), int(j)], rel=1e-3)
 
 
 def test_each_run_of_several_has_its_details(chromium: Any, home: Path) -> None:
@@ -135,9 +119,18 @@ def test_each_run_of_several_has_its_details(chromium: Any, home: Path) -> None:
         runs = page.locator("section[aria-label=Runs] tbody tr")
         assert runs.count() == 2
         assert "sgp" in runs.nth(0).inner_text()
-        assert page.locator("section[aria-label=Settings]").inner_text().count("directed_exponential") == 1
-        runs.nth(1).locator("button").click()
-        assert "star" in page.locator("section[aria-label=Settings]").inner_text()
+        page.locator("details.run > summary").nth(0).click()
+        assert "directed_exponential" in page.locator("section[aria-label=Settings]").nth(0).inner_text()
+
+
+def test_a_heading_sorts_its_table(chromium: Any, home: Path) -> None:
+    with opened(chromium, address(home)) as page:
+        results = page.locator("section[aria-label=Results]")
+        losses = "all => all.map((row) => Number(row.cells[4].dataset.value))"
+        for descending in (False, True):
+            results.locator("th", has_text="test loss").click()
+            shown = results.locator("tbody tr").evaluate_all(losses)
+            assert shown == sorted(shown, reverse=descending)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -148,20 +141,7 @@ def test_a_phone_needs_no_horizontal_scrolling(several: bool, chromium: Any, hom
         assert page.locator(".plot").first.bounding_box()["width"] > 300
 
 
-def test_a_phone_shows_that_a_table_scrolls(chromium: Any, home: Path) -> None:
-    with opened(chromium, address(home / "star"), **PHONE) as page:
-        table = page.locator("section[aria-label='Results'] .scroll")
-        page.wait_for_function("box => box.classList.contains('more-right')", arg=table.element_handle())
-        fade = "box => getComputedStyle(box).maskImage"
-        assert re.search(r"rgba\(0, 0, 0, 0\)\)$", table.evaluate(fade))
-        table.evaluate("box => (box.scrollLeft = box.scrollWidth)")
-        page.wait_for_function("box => !box.classList.contains('more-right')", arg=table.element_handle())
-        assert re.search(r"to right, rgba\(0, 0, 0, 0\),.*rgb\(0, 0, 0\)\)$", table.evaluate(fade))
-    with opened(chromium, address(home / "star")) as page:
-        assert page.locator("section[aria-label=Nodes] .more-right").count() == 0
-
-
-def test_sites_have_their_names_and_bars_begin_at_zero(chromium: Any, tmp_path: Path) -> None:
+def test_sites_have_their_names_and_bars(chromium: Any, tmp_path: Path) -> None:
     (tmp_path / "sites").mkdir()
     for name, limit in (("bonn", 20), ("köln", 20), ("ulm", 30)):
         rows = pd.DataFrame({"a": range(40), "b": [i % 11 for i in range(40)]})
@@ -177,10 +157,10 @@ def test_sites_have_their_names_and_bars_begin_at_zero(chromium: Any, tmp_path: 
         shown = [text.split("\t")[:2] for text in section.locator("tbody tr").all_inner_texts()]
         names = ["bonn", "köln", "ulm"]
         assert shown == [[name, f"{100 * share:.2f} %"] for name, share in zip(names, shares, strict=True)]
-        bars = section.locator(".bars").first.locator(".value")
-        heights = bars.evaluate_all("all => all.map((bar) => bar.height.baseVal.value / 120)")
-        assert heights == pytest.approx(shares, abs=1e-4)
-        assert page.locator(".node").all_text_contents() == names
+        bars = section.locator("td:nth-child(2)")
+        widths = bars.evaluate_all("all => all.map((bar) => Number(bar.style.getPropertyValue('--share')))")
+        assert widths == pytest.approx(shares, abs=1e-4)
+        assert page.locator(".node text").all_text_contents() == names
 
 
 CONTRAST = """() => {
@@ -240,13 +220,10 @@ def test_names_and_numbers_of_a_damaged_folder_leave_the_others_as_they_are(
         assert "settings.json is damaged" in page.locator(".failures").inner_text()
         metrics = page.locator(".charts figure").evaluate_all("all => all.map(one => one.dataset.metric)")
         assert {*INHERITED} <= {*metrics}
-        page.evaluate("charts.list.forEach((chart) => chart.built || chart.rebuild())")
-        shown = page.evaluate("charts.list.find((chart) => chart.metric.name === '__proto__').plot.data")
+        shown = page.evaluate(f"plots[{metrics.index('__proto__')}].data")
         assert {*shown[1]} == {1.5}
-        assert shown[3] == []
-        for name in ("bad", "good"):
-            page.locator("h2 select").select_option(name)
-            assert page.locator(".work").count() == (name == "good")
+        assert {*shown[3]} <= {None}
+        assert page.locator(".work").count() == 1
 
 
 def test_a_watched_run_is_updated_as_rows_arrive(chromium: Any, home: Path, tmp_path: Path) -> None:
@@ -261,11 +238,13 @@ def test_a_watched_run_is_updated_as_rows_arrive(chromium: Any, home: Path, tmp_
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with opened(chromium, server.url) as page:
             assert "running" in page.locator("header").inner_text()
-            rows = "[...state.lines.values()].reduce((sum, line) => sum + line.columns.step.length, 0)"
+            drawn = "JSON.parse(document.getElementById('charts').textContent).lines"
+            rows = f"{drawn}.reduce((sum, line) => sum + line.axes[0].length, 0)"
+            page.locator("#axis").select_option(label="bytes")
             assert page.evaluate(rows) == half - 1
             history.write_text("".join(lines))
             page.wait_for_function(f"() => {rows} === {len(lines) - 1}")
-            assert page.evaluate("charts.list[0].plot.data[0].at(-1)") == 60
+            assert page.evaluate("plots[0].axes[0].label") == "bytes"  # what a reader has chosen stays
             history.write_text("".join(lines[:5]))  # resumed from an earlier checkpoint
             page.wait_for_function(f"() => {rows} === 4")
         server.shutdown()
@@ -279,7 +258,7 @@ def test_a_run_that_has_not_begun_is_waited_for(chromium: Any, home: Path, tmp_p
             shutil.copytree(home / "star", tmp_path / "copy")
             (tmp_path / "later").mkdir()
             (tmp_path / "copy").rename(tmp_path / "later" / "run")
-            page.wait_for_function("() => charts.list.some((chart) => chart.built)")
+            page.wait_for_function("() => plots.length")
             assert "done step 60 of 60" in page.locator("header").inner_text()
             assert page.locator("section[aria-label=Curves]").is_visible()
         server.shutdown()
@@ -294,10 +273,10 @@ def test_an_axis_has_numbers_however_many_decades_it_spans(chromium: Any, home: 
     history.to_csv(tmp_path / "run" / "history.csv", index=False)
     assert run("report", tmp_path / "run", "--html").returncode == 0
     with opened(chromium, address(tmp_path / "run"), height=3000) as page:
+        metrics = page.locator(".charts figure").evaluate_all("all => all.map(one => one.dataset.metric)")
         for metric in lows:
-            chart = f"charts.list.find((chart) => chart.metric.name === '{metric}')"
-            page.wait_for_function(f"() => {chart}.built")
-            assert len(page.evaluate(f"{chart}.plot.axes[1]._values.filter(Boolean)")) >= 2, metric
+            shown = page.evaluate(f"plots[{metrics.index(metric)}].axes[1]._values.filter(Boolean)")
+            assert len(shown) >= 2, metric
 
 
 def many_runs(folder: Path, runs: int, evaluations: int) -> None:
@@ -315,47 +294,11 @@ def many_runs(folder: Path, runs: int, evaluations: int) -> None:
     (folder / "status.json").write_text('{"state": "done"}')
 
 
-# How long a bare canvas takes to draw as many points, how long a chart takes, and how long a move of the pointer.
-MEASURE = """async ({ runs, evaluations }) => {
-  const median = (times) => times.sort((a, b) => a - b)[times.length >> 1];
-  const timed = async (work, context) => {
-    const began = performance.now();
-    work();
-    for (let i = 0; i < 5; i++) await null; // charts are drawn in a microtask
-    context?.getImageData(0, 0, 1, 1); // a bare canvas is drawn when it is read
-    return performance.now() - began;
-  };
-  const pause = () => new Promise((resolve) => setTimeout(resolve, 20));
-  const canvas = Object.assign(document.createElement("canvas"), { width: 560, height: 260 });
-  const context = canvas.getContext("2d", { willReadFrequently: true });
-  const bare = () => {
-    for (let run = 0; run < runs; run++) {
-      context.beginPath();
-      for (let i = 0; i < evaluations; i++) context.lineTo((560 * i) / evaluations, 130 + 100 * Math.sin(run + i));
-      context.stroke();
-    }
-  };
-  const chart = charts.list.find((one) => one.built);
-  const times = { bare: [], chart: [], move: [] };
-  for (let i = 0; i < 9; i++) {
-    times.bare.push(await timed(bare, context));
-    await pause();
-    times.chart.push(await timed(() => chart.rebuild()));
-    await pause();
-    times.move.push(await timed(() => chart.plot.setCursor({ left: 20 + 30 * i, top: 20 + 10 * i })));
-    await pause();
-  }
-  return Object.fromEntries(Object.entries(times).map(([name, values]) => [name, median(values)]));
-}"""
-
-
 @pytest.mark.long
 def test_200_runs_with_500_evaluations_stay_responsive(chromium: Any, tmp_path: Path) -> None:
     many_runs(tmp_path / "many", runs=200, evaluations=500)
     assert run("report", tmp_path / "many", "--html").returncode == 0
     with opened(chromium, address(tmp_path / "many")) as page:
         assert page.locator(".legend button").count() == 40
-        measured = page.evaluate(MEASURE, {"runs": 200, "evaluations": 500})
-        print(measured)  # milliseconds
-        assert measured["chart"] < 5 * measured["bare"], measured
-        assert measured["move"] < 0.2 * measured["bare"], measured
+        work = "async () => { const began = performance.now(); draw(); await null; return performance.now() - began; }"
+        assert page.evaluate(work) < 5_000  # milliseconds for all charts; about 500 when nothing else runs

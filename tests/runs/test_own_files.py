@@ -26,7 +26,6 @@ from dnasa.problems import LeastSquares
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.result import Result
-from dnasa.trained import finished
 
 TRAIN = "train --problem least_squares --nodes 2 --steps 3 --evaluate 1 --checkpoint-every 1".split()
 MODEL = "train --data digits --model linear --nodes 2 --steps 2".split()
@@ -46,8 +45,7 @@ pytestmark = pytest.mark.xdist_group("own files")  # they share the folders that
 
 @pytest.fixture(autouse=True)
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pictures, finished):
-        monkeypatch.setattr(module, "can_draw", lambda: False)
+    monkeypatch.setattr(pictures, "can_draw", lambda: False)
 
 
 # ---------------------------------------------------------------- any tree, any command

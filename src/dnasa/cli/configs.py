@@ -31,7 +31,6 @@ CONTINUED = ("rules", "extend", "plugin")  # options by which a finished compari
 NOT_STORED = ("out", "force", "config", "trace", "trust", "quiet", "log_json", "dry_run", "log", "metrics_port")
 SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")
-OLD_NAMES = {"wire": "message_dtype"}
 TYPES: dict[Any, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),
     int: ("a whole number", (int,)),
@@ -145,7 +144,7 @@ def _difference(name: str, before: Any, now: Any) -> str:
 def _fixed(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options that a finished run keeps."""
     options = config.get("options")
-    known = as_stored(options) if isinstance(options, dict) else {}
+    known = options if isinstance(options, dict) else {}
     return {name: value for name, value in known.items() if name not in (*DRAWING, *CONTINUED)}
 
 
@@ -172,12 +171,6 @@ def without_unused(options: dict[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------- read
 
 
-def as_stored(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a config; older ones have one partition and no early stopping."""
-    drawn = options.get("problem") is None and options.get("shard_dir") is None
-    return ({"partition_seed": 0} if drawn else {}) | {"early_stopping": False} | options
-
-
 def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
     """The command and the options in a config, checked."""
     command, options = config.get("command"), config.get("options")
@@ -187,9 +180,7 @@ def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) 
         )
     if command not in ("train", "compare") or not isinstance(options, dict):
         raise InputError(f"{path} is not the config of a run of dnasa: it must have a command and options.")
-    options = {OLD_NAMES.get(name, name): value for name, value in as_stored(options).items() if value is not None}
-    if isinstance(options.get("rounds"), int):  # as older versions stored it
-        options["rounds"] = str(options["rounds"])
+    options = {name: value for name, value in options.items() if value is not None}
     root: Any = context.find_root().command
     known = {param.name for param in root.commands[command].params} - set(NOT_STORED)
     for name, value in options.items():

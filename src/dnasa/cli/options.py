@@ -50,12 +50,11 @@ class Options:
     data: str = option(
         "digits",
         "digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare, or a file or folder of your own: .csv, .tsv, "
-        ".txt, .npz, .npy, .parquet, .xlsx, LIBSVM, images by class (`dnasa data FILE` shows how it is read).",
+        ".txt, .npz, .parquet, .xlsx, LIBSVM, images by class (`dnasa data FILE` shows how it is read).",
     )
     target: str | None = option(
         None,
-        "Target column of your own table, by name or by position from 0; several labels as a,b,c; or the .npy file that "
-        "has the labels.",
+        "Target column of your own table, by name or by position from 0; several labels as a,b,c.",
     )
     columns: str | None = option(
         None, "Columns of your own table that are inputs, as a,b,c. Default: all but the target."

@@ -159,36 +159,24 @@ def not_utf8(path: Path, where: str = "") -> str:
     return f"{path.name} is not UTF-8 text{where}: convert it, such as `iconv -f {encoding} -t utf8 {path.name} > new.csv`."
 
 
-def read_array(path: Path) -> np.ndarray:
-    """The array of an .npy, never a pickle."""
-    with _plain_arrays(path, "a plain array. Write it with np.save"):
-        return np.asarray(np.load(path, allow_pickle=False))
-
-
 def read_arrays(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
     """Arrays of an .npz, never a pickle, each by the first of its possible names; of test arrays all or none."""
-    with (
-        _plain_arrays(path, "an archive of plain arrays. Write it with np.savez"),
-        np.load(path, allow_pickle=False) as archive,
-    ):
-        known = archive.files
-        found = {key: next((name for name in some if name in known), None) for key, some in names.items()}
-        parts = {key: np.asarray(archive[name]) for key, name in found.items() if name is not None}
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            known = archive.files
+            found = {key: next((name for name in some if name in known), None) for key, some in names.items()}
+            parts = {key: np.asarray(archive[name]) for key, name in found.items() if name is not None}
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except Exception as error:  # NumPy and zipfile raise many kinds for damaged files
+        raise InputError(
+            f"Cannot read {path}: it is not an archive of plain arrays. Write it with np.savez."
+        ) from error
     optional = [key for key in names if key.startswith("test_")]
     missing = [key for key in names if key not in parts and (key not in optional or parts.keys() & set(optional))]
     if missing:
         raise InputError(f"{path.name} has no array '{missing[0]}'; it has: {', '.join(known) or 'nothing'}.")
     return parts
-
-
-@contextmanager
-def _plain_arrays(path: Path, what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
-    except Exception as error:  # NumPy and zipfile raise many kinds for damaged files
-        raise InputError(f"Cannot read {path}: it is not {what}.") from error
 
 
 def as_classes(labels: Any) -> np.ndarray:

@@ -157,21 +157,14 @@ def read(path: Path, target: Any, separator: str | None, header: bool | None) ->
     tables = sorted(p for p in path.iterdir() if p.is_file() and kind(p) in reading.KINDS and p.name[:2] != "~$")
     if not tables:
         return images.read_images(path)
-    tests = [p for p in tables if p.name.startswith(("test.", "test_inputs.", "X_test.", "x_test."))]
-    mine = [p for p in tables if p not in tests and not (kind(p) == ".npy" and p.stem in reading.LABELS)]
+    tests = [p for p in tables if p.name.startswith("test.")]
+    mine = [p for p in tables if p not in tests]
     chosen = [p for p in mine if p.name.startswith("train.")] or mine
     if len(chosen) != 1:
         names = ", ".join(p.name for p in chosen[:5]) or "none"
         raise InputError(f"{path} must hold one file of training rows, or one called train.csv; it has: {names}.")
     train, own_test = reading.read(chosen[0], target, separator, header)
-    return train, reading.read(tests[0], test_target(tests[0], target), separator, header)[0] if tests else own_test
-
-
-def test_target(path: Path, target: Any) -> Any:
-    """The labels of a test .npy are in a file of their own."""
-    if kind(path) != ".npy":
-        return target
-    return next((name for name in ("test_labels.npy", "y_test.npy") if (path.parent / name).is_file()), target)
+    return train, reading.read(tests[0], target, separator, header)[0] if tests else own_test
 
 
 # ---------------------------------------------------------------- encoding

@@ -1,4 +1,4 @@
-"""Tables in files: text with a detected separator and header, Excel, LIBSVM, parquet, .npz and .npy."""
+"""Tables in files: text with a detected separator and header, Excel, LIBSVM, parquet and .npz."""
 
 import csv
 import re
@@ -23,16 +23,16 @@ NAMED = {name: sign for sign, name in SEPARATORS.items()} | {"\\t": "\t", "space
 LIBSVM = re.compile(r"[+-]?[\d.eE+-]+(,[\d.]+)*(\s+\d+:\S+)+\s*")
 TEXT_TABLES = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab")
 LIBSVM_NAMES = (".libsvm", ".svm", ".svmlight")
-KINDS = (*TEXT_TABLES, *LIBSVM_NAMES, ".xlsx", ".npz", ".npy", ".parquet")
+KINDS = (*TEXT_TABLES, *LIBSVM_NAMES, ".xlsx", ".npz", ".parquet")
 OTHER_FORMATS = dict.fromkeys((".xls", ".ods"), "a spreadsheet: save it as .xlsx or .csv")
 OTHER_FORMATS |= dict.fromkeys((".json", ".jsonl"), "JSON: save it as .csv")
-ARRAYS = {  # what an array of an .npz or the file of an .npy may be called
+OTHER_FORMATS[".npy"] = "one array: save inputs and labels in an .npz, with np.savez"
+ARRAYS = {  # what an array of an .npz may be called
     "inputs": ("inputs", "X", "x", "X_train", "x_train"),
     "labels": ("labels", "y", "Y", "y_train", "targets"),
     "test_inputs": ("test_inputs", "X_test", "x_test"),
     "test_labels": ("test_labels", "y_test", "test_targets"),
 }
-LABELS = (*ARRAYS["labels"], *ARRAYS["test_labels"])
 
 
 class Table(NamedTuple):
@@ -50,8 +50,6 @@ def read(path: Path, target: Any, separator: str | None = None, header: bool | N
         raise InputError(f"There is no file {path}.")
     if kind(path) == ".npz":
         return read_npz(path)
-    if kind(path) == ".npy":
-        return read_npy(path, target), None
     table = read_table(path, separator, header, target)
     if table.labels is not None:
         return of_arrays(table.rows, table.labels, path.name, understood=table.understood), None
@@ -298,19 +296,3 @@ def read_npz(path: Path) -> tuple[Rows, Rows | None]:
     train = of_arrays(arrays["inputs"], arrays["labels"], path.name, understood={"format": "npz"})
     test = of_arrays(arrays["test_inputs"], arrays["test_labels"], path.name) if "test_inputs" in arrays else None
     return train, test
-
-
-def read_npy(path: Path, target: Any) -> Rows:
-    """Inputs; the labels are in another .npy, `target`, or next to it in labels.npy or y.npy, or they are a column."""
-    inputs, understood = formats.read_array(path), {"format": "npy"}
-    given = str(target).endswith(".npy")
-    beside = [path.parent / name for name in ([target] if given else [f"{name}.npy" for name in ARRAYS["labels"]])]
-    labels = next((file for file in ([Path(target), *beside] if given else beside) if file.is_file()), None)
-    if given and labels is None:
-        raise InputError(f"There is no file {target}, neither here nor in {path.parent}.")
-    if labels is not None and (given or target is None):
-        return of_arrays(inputs, formats.read_array(labels), path.name, understood=understood | {"labels": labels.name})
-    if inputs.ndim != 2:
-        raise InputError(f"{path.name} needs its labels: give --target with the .npy file that has them.")
-    frame = of_arrays(inputs, np.zeros(len(inputs)), path.name).inputs
-    return of_frame(frame, target, path.name, understood=understood)

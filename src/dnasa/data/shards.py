@@ -66,7 +66,7 @@ def from_shards(
     folder = Path(folder)
     paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)
     chosen = Chosen(columns, drop_columns, id_column)
-    tests = None if common is None else loading.read(common, loading.test_target(common, target), separator, header)[0]
+    tests = None if common is None else loading.read(common, target, separator, header)[0]
     splits, own_summaries = [], []
     for path in paths:
         with naming(path):

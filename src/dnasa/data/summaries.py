@@ -146,17 +146,9 @@ class Summary(NamedTuple):
     @classmethod
     def from_json(cls, d: Any) -> "Summary":
         """Rebuild a summary that another process sent, in which tuples became lists."""
-        rows, shape, columns, array, targets, tests, absent, site = d
-        return cls(
-            rows,
-            tuple(shape),
-            tuple(Column(name, kind, gaps, Moments(*moments), counts) for name, kind, gaps, moments, counts in columns),
-            None if array is None else Moments(*array),
-            tuple(Target(n, Moments(*m), None if v is None else tuple(v), tuple(c)) for n, m, v, c in targets),
-            tests,
-            tuple(absent),
-            site,
-        )
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(cls).validate_python(d)
 
 
 # ---------------------------------------------------------------- of rows

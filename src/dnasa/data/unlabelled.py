@@ -38,12 +38,10 @@ def _rows(path: Path, encoding: Encoding, separator: str | None, header: bool | 
     kind = formats.kind(path)
     if kind == ".npz":
         return formats.read_arrays(path, {"inputs": reading.ARRAYS["inputs"]})["inputs"]
-    if kind == ".npy":
-        return formats.read_array(path)
     if kind in images.KINDS:
         raise InputError(f"{path.name} is one image: give the folder that it is in.")
     if not encoding.features:
-        raise InputError(f"The model takes rows of shape {encoding.shape}: give an .npz or .npy file, not {path.name}.")
+        raise InputError(f"The model takes rows of shape {encoding.shape}: give an .npz file, not {path.name}.")
     names = ",".join(feature.name for feature in encoding.features)
     table = reading.read_table(path, separator, header, names, encoding.id_column)
     if table.labels is None:

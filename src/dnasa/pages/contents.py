@@ -41,39 +41,42 @@ class Folders:
         taken = any(each.name == name for each in self.known.values())
         return f"{name} ({len(self.known)})" if taken else name
 
-    def contents(self, since: Mapping[str, int] | None = None) -> dict[str, Any]:
-        """All contents; of each folder's history, the rows from `since` on."""
-        folders = [folder.contents((since or {}).get(folder.name, 0)) for folder in self.known.values()]
-        metrics = dict.fromkeys(metric for folder in self.known.values() for metric in folder.history.metrics())
+    def contents(self) -> dict[str, Any]:
+        """Everything that the page shows."""
+        histories = [folder.history for folder in self.known.values()]
+        metrics = dict.fromkeys(metric for history in histories for metric in history.metrics())
         order = [name for name in LABELS if name in metrics] + [name for name in metrics if name not in LABELS]
+        self._name_lines()
         return {
             "title": text(self.path.resolve().name),
-            "folders": folders,
+            "folders": [folder.contents() for folder in self.known.values()],
             "metrics": [
                 {"name": name, "label": LABELS.get(name) or text(name), "log": self._logarithmic(name)}
                 for name in order
             ],
-            "axes": [axis for axis in AXES if any(axis in folder.history.columns for folder in self.known.values())],
-            "colours": self._colours(),
+            "axes": [axis for axis in AXES if any(axis in history.columns() for history in histories)],
         }
 
-    def _colours(self) -> dict[str, str]:
-        """The colour of each curve by name; the first curve of a rule has the rule's colour."""
-        names: dict[str, str] = {}
+    def _name_lines(self) -> None:
+        """Give each curve its group in the legend and a color; the first curve of a rule has the rule's color."""
+        groups: dict[str, str] = {}
         for folder in self.known.values():
             for line in folder.history.lines.values():
-                name = line["name"] if len(self.known) == 1 else f"{folder.name}: {line['name']}"
-                names.setdefault(name, line["rule"])
-        rules = list(names.values())
+                line["group"] = line["name"] if len(self.known) == 1 else f"{folder.name}: {line['name']}"
+                groups.setdefault(line["group"], line["rule"])
+        rules = list(groups.values())
         keys = [f"{rule}, no. {i}" if rule in rules[:i] else rule for i, rule in enumerate(rules)]
         looks = {name: look for folder in self.known.values() for name, look in folder.history.looks.items()}
         chosen = colours(keys, looks)
-        return {name: chosen[key] for name, key in zip(names, keys, strict=True)}
+        colors = {group: chosen[key] for group, key in zip(groups, keys, strict=True)}
+        for folder in self.known.values():
+            for line in folder.history.lines.values():
+                line["color"] = colors[line["group"]]
 
     def _logarithmic(self, metric: str) -> bool:
         if metric in LABELS:
             return metric not in LINEAR
-        values = (value for folder in self.known.values() for value in folder.history.columns.get(metric, ()))
+        values = (value for folder in self.known.values() for value in folder.history.values(metric))
         return all(value is None or value > 0 for value in values)
 
 
@@ -127,42 +130,39 @@ class Folder:
             self.damage.append(f"{self.path} is damaged ({type(error).__name__}: {error}).")
         return otherwise
 
-    def contents(self, since: int) -> dict[str, Any]:
-        history = self.history
-        first = since if since <= history.count else 0  # a resumed run begins again at its checkpoint
-        run = self.run
+    def contents(self) -> dict[str, Any]:
+        history, run = self.history, self.run
         config, sites = (run.config, list(map(text, run.sites))) if run else ({}, [])
         stored = config.get("options")
         options = stored if isinstance(stored, dict) else {}
         state = run.state if run else "damaged"
         settings = self._attempt(lambda: parts.result_settings(self.path), {})
         log = self._attempt(lambda: parts.log(self.path), [])
+        lost = parts.lost(settings, log, sites)
+        graph = self._attempt(lambda: parts.graph(self.path, sites), None)
+        tests = self._attempt(lambda: parts.tests(self.path), None)
         out = {
             "name": self.name,
             "state": state,
-            "step": history.columns["step"][-1] if history.count else 0,
+            "step": history.step,
             "steps": _steps(config),
             "source": text(data_name(options)) if options else "",
             "settings": self._attempt(lambda: self._settings(config, options), {}),
-            "lines": [{"run": run, **line} for run, line in history.lines.items()],
-            "first": first,
-            "count": history.count,
-            "columns": history.since(first),
+            "lines": list(history.lines.values()),
             "sites": sites,
             "members": self._attempt(lambda: parts.members(self.path), []),
-            "graph": self._attempt(lambda: parts.graph(self.path), None),
-            "tests": self._attempt(lambda: parts.tests(self.path), None),
+            "graph": graph,
+            "tests": tests,
+            "nodes": parts.nodes(sites, tests, None if lost else graph, list(history.lines.values())),
             "comparison": self._attempt(lambda: parts.comparison(self.path, history.looks), []),
-            "timing": settings.get("timing", {}),
+            "work": parts.work(settings.get("timing", {})),
             "baseline": settings.get("baseline", []),
-            "trace": self._attempt(lambda: parts.trace(self.path), []),
             "events": log,
             "warnings": self._attempt(lambda: parts.warnings(self.path), []),
         }
         diverged = self._attempt(lambda: parts.diverged(self.path, history, sites), [])
-        lost = parts.lost(settings, log, sites)
         failures = [*parts.ended(state, self.path, log), *lost, *diverged, *self.damage]
-        return out | {"lost": bool(lost), "failures": list(map(text, failures))}
+        return out | {"failures": list(map(text, failures))}
 
     def _settings(self, config: dict[str, Any], options: dict[str, Any]) -> dict[str, str]:
         given = parts.settings(self.path, config, options)

@@ -1,6 +1,7 @@
 """The history of a run that may still be under way."""
 
 import os
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -14,65 +15,55 @@ AXES = ("step", "epochs", "seconds", "clock_seconds", "messages", "bytes")  # wh
 DIGITS = 7  # of the numbers in a page
 WHOLE = 2**53  # whole numbers below it are exact in a browser
 LARGEST_NUMBER = 1e300  # sums of a few smaller numbers do not overflow
-CHECKED = 256  # bytes before the end of what was read that must still be there
 
 
 class History:
-    """The rows of a `history.csv`; only what was appended since is read, unless a resumed run has rewritten it."""
+    """The rows of a `history.csv`, by run."""
 
     def __init__(self, path: Path):
         self.path = path
         self.looks: Looks = {}
+        self.content = 0
         self.clear()
 
     def clear(self) -> None:
-        self.offset = 0
-        self.end = b""
-        self.header = b""
-        self.columns: dict[str, list[Any]] = {}
-        self.lines: dict[int, dict[str, Any]] = {}  # name, seed and answer of each run
+        self.lines: dict[int, dict[str, Any]] = {}  # name, seed, answer and columns of each run
+        self.step = 0
         self.count = 0
         self.damage = ""
 
     def update(self) -> None:
-        """Read the complete rows that are new. Those before a damaged one stay."""
+        """Read the complete rows, if the file has changed. Those before a damaged one stay."""
         if not os.path.lexists(self.path):  # before the first evaluation
             return self.clear()
         try:
-            for row in parse_rows(self._new_rows().decode()):
-                self._append(row)
+            with open_regular(self.path) as file:
+                data = file.read(LARGEST)
+            if hash(data) != self.content:
+                self.content = hash(data)
+                self.clear()
+                for row in parse_rows(data[: data.rfind(b"\n") + 1].decode()):
+                    self._append(row)
         except Exception as error:  # anybody may have written the file
             self.damage = first_line(error)[:80]
         if self.damage:
             raise InputError(f"{self.path} is damaged ({self.damage}).")
 
-    def _new_rows(self) -> bytes:
-        """The header, and the complete rows after those that were read before."""
-        with open_regular(self.path) as file:
-            file.seek(self.offset - len(self.end))
-            if file.read(len(self.end)) != self.end:
-                self.clear()
-                file.seek(0)
-            data = file.read(LARGEST)
-        data = data[: data.rfind(b"\n") + 1]
-        self.offset, self.end = self.offset + len(data), (self.end + data)[-CHECKED:]
-        known = self.header
-        self.header = known or data[: data.find(b"\n") + 1]
-        return known + data
-
     def _append(self, row: dict[str, Any]) -> None:
         if None in row or not all(type(row[name]) is int and abs(row[name]) < WHOLE for name in ("run", "step")):
             raise ValueError(f"row {self.count + 1} is not an evaluation")
-        if row["run"] not in self.lines:
-            line = {"name": self._name(row), "seed": short(row.get("seed")), "rule": str(row.get("rule")), "answer": {}}
-            self.lines[row["run"]] = line
-        shown = ("run", "consensus", *AXES)
+        run = row["run"]
+        if run not in self.lines:
+            line = {"run": run, "name": self._name(row), "seed": short(row.get("seed")), "rule": str(row.get("rule"))}
+            self.lines[run] = line | {"answer": {}, "columns": {}}
+        shown = ("consensus", *AXES)
         values = {name: short(value) for name, value in row.items() if name in shown or name not in COLUMNS}
         for name, value in values.items():
-            self.columns.setdefault(name, []).append(value)
+            self.lines[run]["columns"].setdefault(name, []).append(value)
         if is_answer(row):
-            self.lines[row["run"]]["answer"] = values
+            self.lines[run]["answer"] = values
         self.count += 1
+        self.step = row["step"]
 
     def _name(self, row: dict[str, Any]) -> str:
         """The name of a run as in plots; runs with the same name are numbered."""
@@ -82,21 +73,29 @@ class History:
         names = (text(label(*variant, number, self.looks)) for number in count(1))
         return next(name for name in names if (name, seed) not in taken)
 
-    def since(self, row: int) -> dict[str, list[Any]]:
-        return {name: values[row:] for name, values in self.columns.items()}
+    def values(self, name: str) -> Iterator[Any]:
+        """The values in a column, of all runs."""
+        for line in self.lines.values():
+            yield from line["columns"].get(name, ())
+
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(name for line in self.lines.values() for name in line["columns"]))
 
     def metrics(self) -> list[str]:
         """Columns of numbers that curves show."""
-        shown = (name for name in self.columns if name != "run" and name not in AXES)
-        return [name for name in shown if any(isinstance(value, float) for value in self.columns[name])]
+        return [
+            name
+            for name in self.columns()
+            if name not in AXES and any(isinstance(value, float) for value in self.values(name))
+        ]
 
     def diverged(self) -> dict[int, int]:
         """The evaluation at which each diverged run was first found to be so."""
-        found: dict[int, int] = {}
-        columns = (self.columns.get(name, []) for name in ("run", "step", "consensus"))
-        for run, step, consensus in zip(*columns, strict=False):
-            if consensus is None:
-                found.setdefault(run, step)
+        found = {}
+        for run, line in self.lines.items():
+            steps = zip(line["columns"]["step"], line["columns"].get("consensus", ()), strict=False)
+            if steps_without := [step for step, consensus in steps if consensus is None]:
+                found[run] = steps_without[0]
         return found
 
 

@@ -1,30 +1,105 @@
-"""The page: styles, scripts and contents in one HTML file that loads nothing else."""
+"""The page: one HTML file with styles, scripts and contents that loads nothing else."""
 
-import json
+import base64
+import hashlib
 from importlib.resources import files
 from typing import Any
 
 STYLES = ("uPlot.css", "page.css")
-SCRIPTS = ("uPlot.js", "elements.js", "charts.js", "details.js", "page.js")
+SCRIPTS = ("uPlot.js", "page.js")
+MOST_CELLS = 2_000_000  # of the table that a chart is drawn from
 
 
 def render(contents: dict[str, Any], live: bool = False) -> str:
-    """Render the page; with `live`, it asks its server for what is new."""
-    data = to_json({"live": live, **contents})
-    parts = {
-        "STYLE": "\n".join(map(_static, STYLES)),
-        "SCRIPT": "\n".join(map(_static, SCRIPTS)),
-        "CONTENTS": data.replace("<", "\\u003c"),  # nothing in it can end the element
-    }
-    html = _static("page.html")
-    for name, content in parts.items():
-        html = html.replace(f"<!--{name}-->", content)
-    return html
+    """Render the page; with `live`, it asks its server for updates."""
+    from jinja2 import Environment
 
-
-def to_json(contents: dict[str, Any]) -> str:
-    return json.dumps(contents, separators=(",", ":"), allow_nan=False)
+    folders = contents["folders"]
+    script = "\n".join(map(_static, SCRIPTS))
+    environment = Environment(autoescape=True)
+    environment.filters |= {"cell": cell, "percent": percent}
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment.from_string(_static("page.html")).render(
+        contents,
+        live=live,
+        version=hashlib.sha256(repr(contents).encode()).hexdigest(),
+        style="\n".join(map(_static, STYLES)),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        several=len(folders) > 1,
+        charts=_charts(contents),
+        results=_results(contents),
+        compared=[[folder["name"]] * (len(folders) > 1) + row for folder in folders for row in folder["comparison"]],
+        **_runs(folders),
+    )
 
 
 def _static(name: str) -> str:
-    return (files("dnasa.pages") / "static" / name).read_text(encoding="utf-8")
+    return (files(__package__) / "static" / name).read_text(encoding="utf-8")
+
+
+def _runs(folders: list[dict[str, Any]]) -> dict[str, Any]:
+    """One row for each folder, with the settings in which they differ."""
+    names = dict.fromkeys(name for folder in folders for name in folder["settings"])
+    differing = [name for name in names if len({folder["settings"].get(name) for folder in folders}) > 1]
+    rows = [
+        [folder["name"], folder["state"], folder["step"], *(folder["settings"].get(name) for name in differing)]
+        for folder in folders
+    ]
+    return {"runs": rows, "differing": differing}
+
+
+def _results(contents: dict[str, Any]) -> list[list[Any]]:
+    names = ["step", *(metric["name"] for metric in contents["metrics"])]
+    lines = [line for folder in contents["folders"] for line in folder["lines"]]
+    return [[line["group"], line["seed"], *(line["answer"].get(name) for name in names)] for line in lines]
+
+
+def _charts(contents: dict[str, Any]) -> dict[str, Any]:
+    """What the script draws: each line's values for every axis and every metric."""
+    lines = [line for folder in contents["folders"] for line in folder["lines"]]
+    axes = [axis for axis in contents["axes"] if axis == "step" or _is_usable(axis, lines)]
+    metrics = [metric["name"] for metric in contents["metrics"]]
+    return {
+        "axes": axes,
+        "lines": [
+            {"title": f"{line['group']}, seed {line['seed']}", "group": line["group"], "color": line["color"]}
+            | {"axes": [line["columns"].get(axis, []) for axis in axes]}
+            | {"metrics": [_drawn(line["columns"], metric) for metric in metrics]}
+            for line in lines
+        ],
+    }
+
+
+def _is_usable(axis: str, lines: list[dict[str, Any]]) -> bool:
+    """Whether the lines have several places on an axis, but not too many different ones to draw."""
+    places = {value for line in lines for value in line["columns"].get(axis, ())}
+    return len(places) > 1 and len(places) * len(lines) <= MOST_CELLS
+
+
+def _drawn(columns: dict[str, list[Any]], metric: str) -> list[Any]:
+    """The values of a metric; the consensus error begins after step 0, where all nodes are at the same point."""
+    values = columns.get(metric, [])
+    if metric != "consensus":
+        return values
+    return [None if step == 0 else value for step, value in zip(columns["step"], values, strict=True)]
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def cell(value: Any, column: str = "") -> str:
+    """A value of a table, as text."""
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    if any(word in column for word in ("accuracy", "recall", "precision")):
+        return percent(value)
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:.4g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.3e}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.2f} %"

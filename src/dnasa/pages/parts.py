@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dnasa.comparing import tables as results
 from dnasa.comparing.plots import Looks, positions, title
 from dnasa.core import InputError
@@ -18,10 +20,10 @@ from dnasa.runs.result import parse_rows
 
 MOST_EVENTS = 200  # of a log, the last ones
 MOST_SITES = 1000
-MOST_TRACED = 20  # steps of a trace that are drawn
 MOST_CLASSES = 40  # of a confusion matrix
 MOST_COMPARED = 200  # methods of a comparison
 COMPARED = ("eta", "mean", "spread", "low", "high", "runs", "diverged", "difference")  # columns of its table
+WORK = {"gradient": "#4c78a8", "exchange": "#e45756", "rule": "#54a24b", "evaluation": "#b279a2", "waiting": "#f58518"}
 ENDED = {
     "killed": "The process ended without notice, as by SIGKILL or a power failure: `dnasa resume {}` continues the run.",
     "interrupted": "The run was interrupted: `dnasa resume {}` continues it.",
@@ -54,8 +56,19 @@ def result_settings(path: Path) -> dict[str, Any]:
     return {"timing": timing, "lost": lost_nodes, "baseline": results.baseline(stored)}
 
 
-def graph(path: Path) -> dict[str, Any] | None:
-    """The graph with the places of its nodes; None where the run has stored none."""
+def work(timing: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The seconds of each kind of work, their share, and a color."""
+    seconds = {name.removesuffix("_seconds"): value for name, value in timing.items() if name.endswith("_seconds")}
+    total = sum(value for value in seconds.values() if value > 0)
+    return [
+        {"kind": text(kind), "seconds": short(value), "share": value / total, "color": WORK.get(kind, "#888888")}
+        for kind, value in seconds.items()
+        if value > 0
+    ]
+
+
+def graph(path: Path, sites: Sequence[str]) -> dict[str, Any] | None:
+    """The graph with the places of its nodes in a drawing; None where the run has stored none."""
     stored = _stored(path, "graph.json")
     if stored is None:
         return None
@@ -63,18 +76,69 @@ def graph(path: Path) -> dict[str, Any] | None:
         raise _damaged(path / "graph.json")
     n, edges, sent = stored["nodes"], stored.get("edges"), stored.get("messages", [])
     directed = stored.get("directed") is True
-    out = {"name": text(stored["name"])[:60], "nodes": short(n), "directed": directed, "edges": None}
+    out = {"name": text(stored["name"])[:60], "nodes": short(n), "directed": directed, "edges": None, "messages": []}
     if edges is None:
         return out
     fitting = fits(edges, [(int, int, is_number)]) and fits(sent, [is_number])
     if not fitting or len(edges) > MOST_EDGES or len(sent) != n or not all(0 <= i < n for e in edges for i in e[:2]):
         raise _damaged(path / "graph.json")
+    names, places = [node_name(sites, i) for i in range(n)], _places(out["name"], n)
+    heaviest = max((edge[2] for edge in edges), default=0) or 1
+    return out | {
+        "rho": short(stored.get("rho")),
+        "messages": sent,
+        "size": max(3, min(16, 55 / n**0.5)),
+        "places": [{"name": names[i], "x": x, "y": y} for i, (x, y) in enumerate(places.round(1).tolist())],
+        "edges": [
+            {"between": f"{names[i]} {'→' if directed else '–'} {names[j]}", "weight": weight}
+            | {"path": _path(places[i], places[j], directed), "width": 0.5 + 5 * weight / heaviest}
+            for i, j, weight in edges
+        ],
+    }
+
+
+def _places(name: str, n: int) -> np.ndarray:
+    """The nodes' places in a drawing of 480 x 360 pixels."""
     try:
-        places = positions(out["name"], n)
+        found = positions(name, n)
     except InputError:
-        places = positions("", n)
-    xy = [[short(float(value)) for value in places[i]] for i in range(n)]
-    return out | {"rho": short(stored.get("rho")), "edges": edges, "messages": sent, "places": xy}
+        found = positions("", n)
+    places = np.array([found[i] for i in range(n)], float)
+    low, high = places.min(0), places.max(0)
+    scale = ((np.array([480, 360]) - 56) / np.maximum(high - low, 1e-9)).min()
+    return np.array([240, 180]) + scale * (places - (low + high) / 2) * [1, -1]
+
+
+def _path(start: np.ndarray, end: np.ndarray, directed: bool) -> str:
+    """A line; curved where it is directed, with a corner for the arrow at three quarters of its way."""
+    if not directed:
+        return "M{:.1f},{:.1f}L{:.1f},{:.1f}".format(*start, *end)
+    bend = (start + end) / 2 + 0.12 * (end - start)[::-1] * [1, -1]
+    first, second = (start + 3 * bend) / 4, (bend + 3 * end) / 4
+    corner = (first + 3 * second) / 4
+    return "M{:.1f},{:.1f}Q{:.1f},{:.1f} {:.1f},{:.1f}Q{:.1f},{:.1f} {:.1f},{:.1f}".format(
+        *start, *first, *corner, *second, *end
+    )
+
+
+def nodes(
+    sites: Sequence[str], measured: dict[str, Any] | None, graph: dict[str, Any] | None, lines: list[dict[str, Any]]
+) -> dict[str, Any] | None:
+    """A row for each node: what was measured of it, and what it has sent in the first run.
+
+    Every message of a step has the same size, so a node's share of the messages is its share of the bytes.
+    """
+    columns = dict(measured["nodes"]) if measured else {}
+    sent, bars, note = graph["messages"] if graph else [], list(columns), ""
+    totals = {name: (lines[0]["columns"].get(name) or [None])[-1] for name in ("messages", "bytes")} if lines else {}
+    members = measured["members"] if measured else range(len(sent))
+    if sum(sent) and None not in totals.values():
+        columns |= {f"{name} sent": [total * sent[i] / sum(sent) for i in members] for name, total in totals.items()}
+        note = f"Messages and bytes of {lines[0]['name']}, seed {lines[0]['seed']}." if len(lines) > 1 else ""
+    if not columns:
+        return None
+    rows = [[node_name(sites, i), *values] for i, *values in zip(members, *columns.values(), strict=True)]
+    return {"columns": list(columns), "rows": rows, "bars": bars, "note": note}
 
 
 def tests(path: Path) -> dict[str, Any] | None:
@@ -116,17 +180,6 @@ def comparison(path: Path, looks: Looks) -> list[list[Any]]:
         [text(title(str(row["rule"]), looks)), text(row["schedule"]), *(short(row[name]) for name in COMPARED)]
         for row in rows
     ]
-
-
-def trace(path: Path) -> list[list[Any]]:
-    """The first steps of `--trace FOLDER/trace.json`: kind of work, process, thread, begin and duration in milliseconds."""
-    events = (_stored(path, "trace.json") or {"traceEvents": []}).get("traceEvents")
-    try:
-        spans = [event for event in events if event["ph"] == "X" and 0 <= event["args"]["step"] < MOST_TRACED]  # type: ignore[union-attr]
-        out = [[text(e["name"]), int(e["pid"]), int(e["tid"]), e["ts"] / 1000, e["dur"] / 1000] for e in spans]
-    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
-        raise _damaged(path / "trace.json") from error
-    return [[name, *map(short, numbers)] for name, *numbers in out]
 
 
 def log(path: Path) -> list[str]:

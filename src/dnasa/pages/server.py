@@ -1,7 +1,6 @@
 """`dnasa watch`: the page of runs that are under way, for browsers on this machine that know the token."""
 
 import hmac
-import json
 import secrets
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,13 +10,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from dnasa.core import InputError
 from dnasa.pages.contents import Folders
-from dnasa.pages.page import render, to_json
+from dnasa.pages.page import render
 
 LOOPBACK = "127.0.0.1"
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `/`, the page, and `/contents?since=...`, what is new, both only with the token that `url` has."""
+    """Serves `/`, the page, only with the token that `url` has."""
 
     daemon_threads = True
 
@@ -35,10 +34,10 @@ class Server(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://{LOOPBACK}:{self.server_address[1]}/?token={self.token}"
 
-    def contents(self, since: dict[str, int] | None = None) -> dict[str, Any]:
+    def page(self) -> str:
         with self.lock:
             self.folders.update()
-            return self.folders.contents(since)
+            return render(self.folders.contents(), live=True)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing when a browser closes its connection."""
@@ -59,15 +58,12 @@ class Handler(BaseHTTPRequestHandler):
             given = query.get("token", [""])[0].encode()
             if not hmac.compare_digest(given, self.server.token.encode()):
                 return 403, "text/plain", "Open the address that `dnasa watch` printed: it has the token.\n"
-            if address.path not in ("/", "/contents"):
+            if address.path != "/":
                 return 404, "text/plain", "There is no such page.\n"
-            since = _since(query)
-        except (ValueError, AttributeError, RecursionError):
-            return 400, "text/plain", "This address cannot be read: since must be a JSON object of numbers.\n"
+        except ValueError:
+            return 400, "text/plain", "This address cannot be read.\n"
         try:
-            if address.path == "/":
-                return 200, "text/html", render(self.server.contents(), live=True)
-            return 200, "application/json", to_json(self.server.contents(since))
+            return 200, "text/html", self.server.page()
         except Exception as error:
             return 500, "text/plain", f"{error}\n"
 
@@ -87,11 +83,3 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not printed."""
-
-
-def _since(query: dict[str, list[str]]) -> dict[str, int]:
-    """How many rows of each folder's history the page has."""
-    since = json.loads(query.get("since", ["{}"])[0])
-    if not all(type(row) is int and row >= 0 for row in since.values()):
-        raise ValueError(since)
-    return dict(since)

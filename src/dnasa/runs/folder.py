@@ -46,7 +46,7 @@ class RunFolder:
     FIRST = (LOCK, RUNNING, "config.json", "graph.json", "history.csv", "log.txt", "status.json")  # from the start
     LATER = (
         *("runs.csv", "x.safetensors", "settings.json", "trace.json", "report.html", "history.png"),
-        *("model.safetensors", "model.json", "model.py", "evaluation.json", "evaluation.png"),
+        *("model.safetensors", "model.json", "model.py", "evaluation.json"),
         *("table.csv", "table.tex"),
         *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg", "pgf")),
     )

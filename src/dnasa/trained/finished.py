@@ -1,6 +1,5 @@
 """What a finished run leaves: the trained model and its tests."""
 
-import io
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +10,11 @@ import torch
 from dnasa.arrays import to_numpy
 from dnasa.core import InputError, Network, ProcessLost
 from dnasa.data import Dataset
-from dnasa.extras import can_draw
 from dnasa.files import to_json
 from dnasa.problems.sharded import Sharded
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.result import Result
-from dnasa.trained import evaluation, report
+from dnasa.trained import evaluation
 from dnasa.trained.evaluation import Evaluation
 from dnasa.trained.model import TrainedModel, encoding_of, kind_of
 from dnasa.trained.saving import save
@@ -68,18 +66,10 @@ def save_run(folder: Path | None, problem: Sharded, rows: Dataset, name: str, re
     if folder is not None and result.writes:
         if tested:
             measured |= {"members": list(problem.remaining)} if lost else {}
-            _write_tests(OwnFiles(folder), measured, [site.name for site in rows.sites])
+            OwnFiles(folder).write("evaluation.json", to_json(measured))
         about = {"rule": row.rule, "seed": row.seed, "steps": row.step, "nodes": len(x), "data": rows.source}
         save(folder, model, name, {"trained": about})
     return tested
-
-
-def _write_tests(own: OwnFiles, measured: Evaluation, sites: list[str]) -> None:
-    own.write("evaluation.json", to_json(measured))
-    if can_draw():
-        picture = io.BytesIO()
-        report.draw(measured, sites).savefig(picture, format="png")
-        own.write("evaluation.png", picture.getvalue())
 
 
 def _parts(problem: Sharded, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -1,7 +1,6 @@
-"""The tests of a trained model as tables and as a picture."""
+"""The tests of a trained model as tables."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,8 +19,6 @@ from dnasa.trained.evaluation import (
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST = 16  # classes of a confusion matrix that is printed, and nodes that are listed
 MOST_LISTED = 40  # classes of which each has a line
@@ -141,67 +138,3 @@ def _nodes(found: dict[str, np.ndarray], nodes: Sequence[int], sites: Sequence[s
 
 
 OF_TASK = {"classification": _classification, "multilabel": _multilabel, "regression": _regression}
-
-
-# ---------------------------------------------------------------- the picture
-
-
-def draw(evaluation: Evaluation, sites: Sequence[str] = ()) -> "Figure":
-    """Confusion matrix, calibration, and each node's own model, as far as they were measured."""
-    from matplotlib.figure import Figure
-
-    parts: list[Callable[..., None]] = [_draw_matrix] if evaluation["task"] == "classification" else []
-    parts += [_draw_calibration] if "decisions" in evaluation else []
-    parts += [partial(_draw_nodes, sites=sites)] if evaluation["nodes"] or not parts else []
-    figure = Figure(figsize=(4.6 * len(parts), 3.4), dpi=120, layout="constrained")
-    for part, axis in zip(parts, figure.subplots(1, len(parts), squeeze=False).flat, strict=True):
-        part(axis, evaluation)
-    return figure
-
-
-def _draw_matrix(axis: "Axes", evaluation: Evaluation) -> None:
-    names, counts = list(map(str, evaluation["names"])), np.array(evaluation["confusion"], float)
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    axis.grid(False)
-    image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    axis.figure.colorbar(image, ax=axis, label="share of the true class")
-    if len(names) <= MOST:
-        labels = [name if len(name) <= 12 else f"{name[:11]}…" for name in names]
-        upright = max(map(len, labels)) * len(labels) < 32  # they fit next to each other
-        axis.set_xticks(range(len(names)), labels, rotation=0 if upright else 90)
-        axis.set_yticks(range(len(names)), labels)
-        for i, j in np.argwhere(counts):
-            dark = "white" if shares[i, j] > 0.5 else "black"
-            axis.text(j, i, f"{counts[i, j]:.0f}", ha="center", va="center", fontsize=7, color=dark)
-    axis.set(xlabel="predicted class", ylabel="true class")
-
-
-def _draw_calibration(axis: "Axes", evaluation: Evaluation) -> None:
-    """A reliability diagram; larger points are more decisions."""
-    decided, confidence, right = (np.array(evaluation[name]) for name in OF_CALIBRATION)
-    used = decided > 0
-    x, y, sizes = (part[used] / decided[used] for part in (confidence, right, decided**2 / decided.sum()))
-    axis.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="calibrated")
-    axis.plot(x, y, color="C0", linewidth=1)
-    axis.scatter(x, y, 20 + 200 * sizes, color="C0", label="model")
-    axis.set(xlabel="probability of the decision", ylabel="share of right decisions", xlim=(0, 1.03), ylim=(0, 1.03))
-    axis.legend()
-
-
-def _draw_nodes(axis: "Axes", evaluation: Evaluation, sites: Sequence[str]) -> None:
-    """The range is at least a hundredth around the values, and ends at 1, the highest that there is."""
-    from matplotlib.ticker import MaxNLocator
-
-    values = of_nodes(evaluation)
-    axis.plot(values, "o", markersize=4, clip_on=False)
-    axis.set(xlabel="node, with its copy of the model", ylabel=f"test {metric(evaluation)}")
-    if sites and len(values) <= MOST:
-        names = [node_name(sites, node) for node in members(evaluation)]
-        axis.set_xticks(range(len(values)), [f"{name:.12}" for name in names], rotation=90)
-    else:
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.ticklabel_format(axis="y", useOffset=False)
-    if np.isfinite(values).any():
-        low, high = np.nanmin(values), np.nanmax(values)
-        margin = max(0.01, 0.1 * (high - low))
-        axis.set_ylim(low - margin, min(high + margin, 1))

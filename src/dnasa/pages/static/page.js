@@ -1,166 +1,136 @@
-// The page: reads the contents, shows them and, where it is served, asks for what is new.
+"use strict";
 
-const FAST = 1000, SLOW = 5000; // milliseconds between requests, while a run is under way and when none is
-const page = document.getElementById("page");
-const state = { contents: null, folders: new Map(), lines: new Map(), chosen: null };
-const charts = new Charts();
-const parts = { head: element("header"), overview: element("div"), details: element("div"), error: element("p", { class: "error", hidden: "" }) };
+const PAUSE = 2000; // milliseconds between updates of a page that is served
+const view = { axis: 0, log: new Map(), hidden: new Set(), range: null };
+let plots = [];
 
-// ---------------------------------------------------------------- contents
-
-// New rows are appended; a history that was rewritten replaces the one before.
-function take(contents) {
-  state.contents = contents;
-  bare(contents.colours);
-  const names = new Set(contents.folders.map((folder) => folder.name));
-  for (const name of state.folders.keys()) if (!names.has(name)) state.folders.delete(name);
-  for (const [id, line] of state.lines) if (!names.has(line.folder)) state.lines.delete(id);
-  for (const folder of contents.folders) {
-    [folder.settings, folder.timing, folder.columns].forEach(bare);
-    state.folders.set(folder.name, folder);
-    for (const line of folder.lines) lineOf(contents, folder, line, folder.first === 0);
-    const { columns } = folder;
-    (columns.run ?? []).forEach((number, row) => {
-      const into = state.lines.get(`${folder.name}/${number}`).columns;
-      for (const name in columns) (into[name] ??= []).push(columns[name][row]);
-    });
-  }
+function number(value) {
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return value.toLocaleString("en");
+  const short = Number(value.toPrecision(6)), size = Math.abs(short);
+  return size >= 1e6 || size < 1e-3 ? short.toExponential() : short.toLocaleString("en", { maximumSignificantDigits: 6 });
 }
 
-// Names that a run folder gives, such as "constructor", must not find what every object inherits.
-function bare(object = {}) {
-  return Object.setPrototypeOf(object, null);
+// Draw every chart anew, from the data in the page.
+function draw() {
+  plots.forEach((plot) => plot.destroy());
+  const { axes, lines } = JSON.parse(document.getElementById("charts").textContent);
+  for (const button of document.querySelectorAll(".legend button")) button.setAttribute("aria-pressed", !view.hidden.has(button.dataset.group));
+  plots = Array.from(document.querySelectorAll("figure[data-metric]"), (figure, metric) => chart(figure, metric, axes[view.axis], lines));
+  if (view.range) plots[0]?.setScale("x", view.range);
 }
 
-function lineOf(contents, folder, { run, name, seed, answer }, anew) {
-  const id = `${folder.name}/${run}`;
-  const group = contents.folders.length === 1 ? name : `${folder.name}: ${name}`;
-  const line = state.lines.get(id) ?? { folder: folder.name, run, seed, shown: true };
-  Object.assign(line, { name, group, answer: bare(answer), title: `${group}, seed ${seed}`, colour: contents.colours[group] ?? "#888888" });
-  if (anew || !line.columns) line.columns = bare();
-  state.lines.set(id, line);
+function chart(figure, metric, axis, lines) {
+  const toggle = figure.querySelector("input");
+  toggle.checked = view.log.get(figure.dataset.metric) ?? toggle.defaultChecked;
+  const drawable = (y) => (y === null || (toggle.checked && y <= 0) ? null : y);
+  const tables = lines.map((line) => [line.axes[view.axis], line.metrics[metric].map(drawable)]);
+  const data = tables.length ? uPlot.join(tables) : [[]];
+  const log = toggle.checked && data.slice(1).some((column) => column.some((y) => y !== null));
+  const logs = log ? data.slice(1).flatMap((column) => column.filter((y) => y > 0).map(Math.log10)) : [];
+  const span = logs.reduce((high, y) => Math.max(high, y), -Infinity) - logs.reduce((low, y) => Math.min(low, y), Infinity);
+  const many = span > 8 ? { splits: powers, filter: (_, splits) => splits } : {}; // uPlot would number no decade, or too many
+  const values = (_, splits) => splits.map((value) => (value === null ? "" : number(value)));
+  const host = figure.querySelector(".plot"), grid = { stroke: "#8883", width: 1 };
+  let nearest = null;
+  const readout = (plot) => {
+    const row = nearest === null ? null : plot.cursor.idxs[nearest];
+    const y = row === null ? null : plot.data[nearest][row];
+    figure.querySelector("output").textContent = y === null || y === undefined ? "" : `${lines[nearest - 1].title}, ${axis} ${number(plot.data[0][row])}: ${number(y)}`;
+  };
+  return new uPlot({
+    width: host.clientWidth,
+    height: host.clientHeight,
+    legend: { show: false },
+    focus: { alpha: 0.3 },
+    cursor: { focus: { prox: 1e6 }, hover: { skip: [null, undefined] }, sync: { key: "charts", scales: ["x", null] } },
+    scales: { x: { time: false, range: (_, low, high) => [low, high] }, y: log ? { distr: 3, range: (_, low, high) => logRange(low, high) } : {} },
+    axes: [{ grid, values, label: axis, labelSize: 20, size: 32, ticks: { show: false } }, { grid, values, size: 64, ticks: { show: false }, ...many }],
+    series: [{}, ...lines.map((line) => ({
+      stroke: line.color,
+      width: lines.length > 20 ? 1 : 1.5,
+      show: !view.hidden.has(line.group),
+      spanGaps: true,
+      points: { show: line.axes[0].length === 1, size: 6 },
+    }))],
+    hooks: {
+      setCursor: [readout],
+      setSeries: [(plot, i) => { nearest = i; readout(plot); }],
+      setScale: [(plot, key) => { if (key === "x") view.range = zoomed(plot); }],
+    },
+  }, data, host);
 }
 
-function firstLine(folder) {
-  return folder.lines.length ? state.lines.get(`${folder.name}/${folder.lines[0].run}`) : null;
+// Ends with one digit, or whole decades where there are many.
+function logRange(low, high) {
+  if (low === null) return [0.1, 1];
+  if (high / low >= 1e3) return uPlot.rangeLog(low, high, 10, true);
+  const round = (value, way) => { const unit = 10 ** Math.floor(Math.log10(value)); return Number((way(value / unit) * unit).toPrecision(1)); };
+  const ends = [round(low, Math.floor), round(high, Math.ceil)];
+  return ends[0] < ends[1] ? ends : [ends[0] / 2, ends[1] * 2];
 }
 
-// ---------------------------------------------------------------- view
-
-function show() {
-  const { contents } = state;
-  document.title = `${contents.title} – dnasa`;
-  const folder = state.folders.get(state.chosen) ?? contents.folders[0];
-  if (!folder) return wait(contents);
-  state.chosen = folder.name;
-  parts.head.replaceChildren(element("h1", {}, contents.title), ...summary(contents, folder));
-  charts.set(contents.metrics, contents.axes, Array.from(state.lines.values()));
-  charts.node.hidden = state.lines.size === 0;
-  keepPlaces(parts.overview, () => overview(contents));
-  keepPlaces(parts.details, () => [choice(contents), ...details(folder)]);
+function powers(plot, axis, min, max) {
+  const [first, last] = [Math.ceil(Math.log10(min)), Math.floor(Math.log10(max))];
+  const step = Math.max(1, Math.ceil((last - first) / 6));
+  return Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, i) => Number(`1e${first + i * step}`));
 }
 
-function wait(contents) {
-  const line = element("p", { role: "status" }, badge("waiting"), " There is no run in this folder yet. It is shown here when it begins.");
-  parts.head.replaceChildren(element("h1", {}, contents.title), line);
-  [parts.overview, parts.details].forEach((part) => part.replaceChildren());
-  charts.node.hidden = true;
+function zoomed({ data: [x], scales: { x: { min, max } } }) {
+  return min !== null && (min > x[0] || max < x.at(-1)) ? { min, max } : null;
 }
 
-// Updates leave alone what a reader has opened or scrolled.
-function keepPlaces(host, make) {
-  const content = make().filter(Boolean);
-  const before = { open: Array.from(host.querySelectorAll("details"), (one) => one.open), scrolls: Array.from(host.querySelectorAll(".scroll"), (one) => one.scrollTop) };
-  const known = host.hasChildNodes();
-  host.replaceChildren(...content);
-  if (!known) return;
-  host.querySelectorAll("details").forEach((one, i) => before.open[i] !== undefined && (one.open = before.open[i]));
-  host.querySelectorAll(".scroll").forEach((one, i) => (one.scrollTop = before.scrolls[i] ?? 0));
+function sort(head) {
+  const place = head.cellIndex, body = head.closest("table").tBodies[0];
+  const order = head.dataset.order === "up" ? -1 : 1;
+  head.dataset.order = order > 0 ? "up" : "down";
+  const key = (row) => row.cells[place].dataset.value ?? row.cells[place].textContent;
+  body.append(...Array.from(body.rows).sort((a, b) => order * (key(a) - key(b) || key(a).localeCompare(key(b), "en", { numeric: true }))));
 }
 
-function badge(name) {
-  return element("span", { class: `badge ${name}` }, name);
-}
+document.addEventListener("change", ({ target }) => {
+  if (target.id === "axis") [view.axis, view.range] = [Number(target.value), null];
+  else view.log.set(target.closest("figure").dataset.metric, target.checked);
+  draw();
+});
 
-function summary(contents, folder) {
-  if (contents.folders.length > 1) {
-    const counts = contents.folders.reduce((all, one) => ({ ...all, [one.state]: (all[one.state] ?? 0) + 1 }), {});
-    return [element("p", {}, `${contents.folders.length} runs: `, ...Object.entries(counts).flatMap(([name, count]) => [`${count} `, badge(name), " "]))];
-  }
-  return [element("p", {}, badge(folder.state), ` step ${progress(folder)}${folder.source ? `, ${folder.source}` : ""}`)];
-}
+document.addEventListener("click", ({ target }) => {
+  const button = target.closest(".legend button"), head = target.closest("thead th");
+  if (head && !head.closest(".matrix")) sort(head);
+  if (!button) return;
+  const { group } = button.dataset;
+  if (!view.hidden.delete(group)) view.hidden.add(group);
+  draw();
+});
 
-function progress(folder) {
-  return folder.steps === null ? number(folder.step) : `${number(folder.step)} of ${number(folder.steps)}`;
-}
+addEventListener("resize", draw);
 
-function overview(contents) {
-  return [listed("What failed", "failures", contents.folders), listed("Warnings", "warnings", contents.folders), contents.folders.length > 1 ? runs(contents) : null, comparison(contents), results(contents)];
-}
+// ---------------------------------------------------------------- updates of a page that is served
 
-// One row for each folder, with the settings in which they differ.
-function runs(contents) {
-  const names = [...new Set(contents.folders.flatMap((folder) => Object.keys(folder.settings)))];
-  const differ = names.filter((name) => new Set(contents.folders.map((folder) => folder.settings[name])).size > 1);
-  const rows = contents.folders.map((folder) => [folder.name, badge(folder.state), progress(folder), ...differ.map((name) => folder.settings[name] ?? null)]);
-  const select = (i) => { choose(contents.folders[i].name); parts.details.scrollIntoView({ behavior: "smooth" }); };
-  return section("Runs", table(["run", "state", "step", ...differ], rows, select), element("p", { class: "note" }, "The settings shown are those in which the runs differ. A name shows that run's details."));
-}
-
-// Each method with its chosen stepsize.
-function comparison(contents) {
-  const several = contents.folders.length > 1;
-  const rows = contents.folders.flatMap((folder) => folder.comparison.map((row) => (several ? [folder.name, ...row] : row)));
-  const columns = ["method", "schedule", "chosen eta", "mean", "standard deviation", "lowest seed", "highest seed", "seeds", "diverged", "difference to the best"];
-  const note = element("p", { class: "note" }, "Of the metric that was compared. Stepsizes are chosen on validation rows, where there are any.");
-  return rows.length ? section("Comparison", table(several ? ["run", ...columns] : columns, rows), note) : null;
-}
-
-function results(contents) {
-  const names = ["step", ...contents.metrics.map((metric) => metric.name)];
-  const rows = Array.from(state.lines.values(), (line) => [line.group, line.seed, ...names.map((name) => line.answer[name] ?? null)]);
-  const several = contents.folders.length > 1;
-  const baselines = contents.folders.flatMap(({ name, baseline }) => baseline.map((line) => (several ? `${name}: ${line}` : line)));
-  const kept = "Of the last evaluation or, with early stopping, of the model that was kept.";
-  const notes = [kept, ...baselines].map((line) => element("p", { class: "note" }, line));
-  return rows.length ? section("Results", table(["run", "seed", "step", ...contents.metrics.map((metric) => metric.label)], rows), ...notes) : null;
-}
-
-function choice(contents) {
-  if (contents.folders.length === 1) return null;
-  const select = element("select", { "aria-label": "run", onchange: () => choose(select.value) }, ...contents.folders.map(({ name }) => element("option", { value: name, selected: name === state.chosen }, name)));
-  return element("h2", { class: "chosen" }, "Details of ", select);
-}
-
-function choose(name) {
-  state.chosen = name;
-  show();
-}
-
-// ---------------------------------------------------------------- updates
-
-async function poll() {
+async function update() {
+  const error = document.getElementById("error");
   try {
-    const since = Object.fromEntries(Array.from(state.folders.values(), (folder) => [folder.name, folder.count]));
-    const token = new URLSearchParams(location.search).get("token");
-    const answer = await fetch(`contents?${new URLSearchParams({ token, since: JSON.stringify(since) })}`);
-    if (!answer.ok) throw new Error(await answer.text());
-    const before = JSON.stringify([...state.folders.values()].map(({ columns, first, ...rest }) => rest));
-    take(await answer.json());
-    if (before !== JSON.stringify([...state.folders.values()].map(({ columns, first, ...rest }) => rest))) show();
-    parts.error.hidden = true;
-  } catch (error) {
-    parts.error.textContent = `No update: ${error.message}. Is \`dnasa watch\` still running?`;
-    parts.error.hidden = false;
+    const answer = await fetch(location.href), text = await answer.text();
+    if (!answer.ok) throw new Error(text);
+    const main = document.querySelector("main"), fresh = new DOMParser().parseFromString(text, "text/html").querySelector("main");
+    if (main.dataset.version !== fresh.dataset.version) replace(main, fresh);
+    error.hidden = true;
+  } catch ({ message }) {
+    error.textContent = `No update: ${message}. Is \`dnasa watch\` still running?`;
+    error.hidden = false;
   }
-  const folders = [...state.folders.values()];
-  const busy = !folders.length || folders.some((folder) => folder.state === "running");
-  setTimeout(poll, busy ? FAST : SLOW);
+  setTimeout(update, PAUSE);
 }
 
-const { live, ...contents } = JSON.parse(document.getElementById("contents").textContent);
-page.append(parts.head, parts.error, parts.overview, charts.node, parts.details);
-take(contents);
-show();
-if (live) setTimeout(poll, FAST);
+// Leave alone what a reader has opened, scrolled, or chosen.
+function replace(main, fresh) {
+  const open = new Set(Array.from(main.querySelectorAll("details[open]"), (one) => one.id));
+  fresh.querySelectorAll("details").forEach((one) => { if (main.querySelector(`#${one.id}`)) one.open = open.has(one.id); });
+  main.replaceWith(fresh);
+  const axis = document.getElementById("axis");
+  if (axis) axis.value = view.axis = axis.options.length > view.axis ? view.axis : 0;
+  draw();
+}
+
+draw();
+if (document.body.dataset.live) setTimeout(update, PAUSE);
 document.documentElement.dataset.ready = "";
