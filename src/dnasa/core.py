@@ -403,7 +403,7 @@ class Membership:
 class Network:
     """The communication network: it multiplies messages by W, simulated or between processes.
 
-    Your own network needs the first three fields only.
+    Your own network needs the first three fields and its topology.
 
     Attributes:
         nodes: The number of nodes.
@@ -428,6 +428,8 @@ class Network:
         names: The names of the nodes by their original numbers; empty if they have none.
         own_folders: Whether each process keeps the run in a folder of its own, as sites do; otherwise the first does for all.
         mailbox: Makes the mailbox of a run without waiting, for the one node of this process; None: it waits.
+        late: Nodes do not wait for each other: an exchange may last for this many further steps; None: they wait.
+        overlap: Whether messages travel while the next gradient is computed.
     """
 
     nodes: int
@@ -452,6 +454,8 @@ class Network:
     names: Sequence[str] = ()
     own_folders: bool = False
     mailbox: Callable[[], Any] | None = None
+    late: int | None = None
+    overlap: bool = False
 
     def __repr__(self) -> str:
         parts = [str(self.topology or f"{self.nodes:,} nodes")]

@@ -1,5 +1,6 @@
 """Small rules, each using one capability of the interface, built-in ones that use several, and a problem. Not a test."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -200,11 +201,14 @@ CASES = {
 
 
 def run(
-    name: str, network: Network | None = None, task: Problem | None = None, steps: int = 30, **options: Any
+    name: str,
+    network: Network | None = None,
+    task: Problem | None = None,
+    steps: int = 30,
+    overlap: bool = False,
+    **options: Any,
 ) -> Result:
     case = CASES[name]
     graph = case.graph(NODES)
-    network = network or simulated.connect(graph, channel=case.channel)
-    return solve(
-        task or problem(), graph, case.rule(), network=network, steps=steps, progress=False, **(case.options | options)
-    )
+    network = replace(network or simulated.connect(graph, channel=case.channel), overlap=overlap)
+    return solve(task or problem(), network, case.rule(), steps=steps, progress=False, **case.options | options)

@@ -562,7 +562,7 @@ def test_no_rule_sends_numbers_beyond_the_limits(monkeypatch: pytest.MonkeyPatch
             return 0.1 * 10.0**node * (x - 10.0**node * np.arange(4)) + rng.normal(size=4)
 
         problem = dnasa.problems.Custom(gradient, start=np.full(4, 100.0), fingerprint="uneven")
-        dnasa.solve(problem, graph, rule, eta=eta, steps=40, network=network, evaluate=[40])
+        dnasa.solve(problem, network, rule, eta=eta, steps=40, evaluate=[40])
 
     graph = dnasa.topology.ring(4, weights="lazy")
     monkeypatch.setattr(ThreadTransport, "inspect", inspect)

@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,11 @@ def paced(seconds: Any) -> Any:
     return problems.Custom(gradient, start=np.zeros(3), fingerprint="pull")
 
 
-def solve(network: Network, seconds: Any = (FAST, SLOW, FAST, FAST), rule: str = "dnasa", **options: Any) -> Any:
-    given = {"late": 2, "steps": 60, "progress": False} | options
-    return dnasa.solve(paced(seconds), RING, rule, network=network, **given)
+def solve(
+    network: Network, seconds: Any = (FAST, SLOW, FAST, FAST), rule: str = "dnasa", late: int = 2, **options: Any
+) -> Any:
+    given: Any = {"steps": 60, "progress": False} | options
+    return dnasa.solve(paced(seconds), replace(network, late=late), rule, **given)
 
 
 def simulated(rule: str, steps: int, late: int) -> engine.Late:
@@ -144,7 +147,7 @@ def test_a_site_that_is_killed_does_not_stop_the_others(tmp_path: Path) -> None:
 
             try:
                 problem = problems.Custom(dying, start=np.zeros(3), fingerprint="pull")
-                return dnasa.solve(problem, RING, "dsgt", eta=0.1, steps=400, late=2, network=network, progress=False)
+                return dnasa.solve(problem, replace(network, late=2), "dsgt", eta=0.1, steps=400, progress=False)
             except KeyboardInterrupt:
                 return None
 
@@ -200,6 +203,6 @@ def test_a_second_run_has_mail_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_needs_waiting_is_refused(tmp_path: Path) -> None:
     with connected(tmp_path, RING) as made:
-        for options in ({"stop": {"consensus": 1}}, {"patience": 3}):
+        for record in (dnasa.Record(stop={"consensus": 1}), dnasa.Record(patience=3)):
             with pytest.raises(InputError, match="evaluated at the end only: leave out stop and early stopping"):
-                solve(made[0], **options)
+                solve(made[0], record=record)

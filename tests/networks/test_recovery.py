@@ -157,7 +157,7 @@ def test_a_process_with_another_rule_is_refused_and_the_others_continue(tmp_path
 @pytest.mark.parametrize("ends", [True, False])
 def test_solve_continues_without_a_site_that_catches_its_error(tmp_path: Path, ends: bool) -> None:
     """Whether its script ends then, or does something else."""
-    processes, graph = processes_of(tmp_path, 3), dnasa.topology.ring(3)
+    processes = processes_of(tmp_path, 3)
 
     def solve(process: Process) -> Any:
         def gradient(x: Array, node: int, rng: np.random.Generator, calls: list[int] = [0]) -> Array:  # noqa: B006
@@ -168,7 +168,7 @@ def test_solve_continues_without_a_site_that_catches_its_error(tmp_path: Path, e
 
         problem = dnasa.problems.Custom(gradient, start=np.zeros(2), fingerprint="quadratic")
         try:
-            return dnasa.solve(problem, graph, "dsgt", eta=0.1, steps=60, network=process.connect(), evaluate=[20, 60])
+            return dnasa.solve(problem, process.connect(), "dsgt", eta=0.1, steps=60, evaluate=[20, 60])
         except InputError:
             return leave(process.members) if ends else None
 
@@ -184,14 +184,14 @@ def test_solve_continues_without_a_site_that_catches_its_error(tmp_path: Path, e
 
 
 def test_a_site_lost_before_the_first_step_of_solve_ends_the_run_with_one_line(tmp_path: Path) -> None:
-    processes, graph = processes_of(tmp_path, 3), dnasa.topology.ring(3)
+    processes = processes_of(tmp_path, 3)
     networks = in_threads(*(process.connect for process in processes))
     problem = dnasa.problems.Custom(lambda x, node, rng: x, start=np.zeros(2), fingerprint="quadratic")
     processes[1].end()
 
     def solve(network: Network) -> None:
         with pytest.raises(RunError, match=r"^[^\n]*paris[^\n]* before the first step: start all sites again\.$"):
-            dnasa.solve(problem, graph, "dsgt", eta=0.1, steps=60, network=network)
+            dnasa.solve(problem, network, "dsgt", eta=0.1, steps=60)
 
     in_threads(*(lambda n=n: solve(n) for n in (networks[0], networks[2])))
     for process in processes:
@@ -201,7 +201,7 @@ def test_a_site_lost_before_the_first_step_of_solve_ends_the_run_with_one_line(t
 @pytest.mark.filterwarnings("ignore:After step")
 @pytest.mark.parametrize("late", [None, 2])
 def test_another_process_of_a_lost_site_joins_solve(tmp_path: Path, late: int | None) -> None:
-    processes, graph = processes_of(tmp_path, 3), dnasa.topology.ring(3)
+    processes = processes_of(tmp_path, 3)
     lost, lost_at = processes[2], threading.Event()
 
     def solve(process: Process) -> Any:
@@ -217,9 +217,9 @@ def test_another_process_of_a_lost_site_joins_solve(tmp_path: Path, late: int | 
             return x - node
 
         problem = dnasa.problems.Custom(gradient, start=np.zeros(2), fingerprint="quadratic")
-        options: Any = {"eta": 0.1, "steps": 90, "evaluate": [20, 40, 90], "late": late}
+        options: Any = {"eta": 0.1, "steps": 90, "evaluate": [20, 40, 90]}
         try:
-            return dnasa.solve(problem, graph, "dsgt", network=process.connect(), **options)
+            return dnasa.solve(problem, replace(process.connect(), late=late), "dsgt", **options)
         except InputError:
             return process.end()
 

@@ -143,7 +143,7 @@ def test_a_large_graph_takes_chebyshevs_polynomial() -> None:
 def test_exact_rounds_are_the_complete_graph(rule: str, graph: Topology) -> None:
     problem = LeastSquares(graph.nodes)
     options: Any = {"steps": 30, "eta": None if rule.endswith("nasa") else 0.05}
-    ours = dnasa.solve(problem, graph, rule, rounds="exact", **options)
+    ours = dnasa.solve(problem, dnasa.connect(graph, rounds="exact"), rule, **options)
     complete = dnasa.solve(problem, topology.complete(graph.nodes), rule, **options)
     np.testing.assert_allclose(ours.x, complete.x, atol=1e-8)
 
@@ -232,7 +232,9 @@ def test_rules_that_need_a_fixed_graph_fail_on_a_changing_one(rule: str, eta: fl
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return float(
-                np.abs(dnasa.solve(problem, graph, made, steps=800, evaluate=[800], rounds=1).x - solution).max()
+                np.abs(
+                    dnasa.solve(problem, dnasa.connect(graph, rounds=1), made, steps=800, evaluate=[800]).x - solution
+                ).max()
             )
 
     assert distance("dsgt", topology.exact(n)) < 1e-6

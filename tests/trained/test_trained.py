@@ -588,7 +588,7 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
         gather = network.allgather_text
         rows, shards = dnasa.data.from_shards(sites, network.local_nodes, 3, "kind", allgather_text=gather)
         problem = on_shards(rows, shards, model="linear")
-        result = dnasa.solve(problem, graph, steps=30, network=network, progress=False)
+        result = dnasa.solve(problem, network, steps=30, progress=False)
         save_run(folder, problem, rows, "linear", result, network)
         return network.traffic and network.traffic.sent[Sending("text", None, ())][0]
 

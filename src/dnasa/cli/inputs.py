@@ -61,25 +61,27 @@ def begin(context: typer.Context, given: Options, rules: Sequence[str]) -> Begun
 
 
 def prepare(
-    begun: Begun, validate: bool = False, check: Callable[..., None] = lambda problem, graph, **shared: None
+    begun: Begun,
+    watched: dict[str, Any],
+    validate: bool = False,
+    check: Callable[..., None] = lambda problem, **shared: None,
 ) -> tuple["Source", dict[str, Any]]:
     """The problem and its data, and what `train` and `compare` pass to `solve`.
 
-    With `validate`, the problem has validation rows, and its curves have enough points. A site calls `check`, with the
-    arguments of `solve`, before it connects.
+    `watched` is what `train` alone has in its record. With `validate`, the problem has validation rows, and its curves have
+    enough points. A site calls `check`, with the arguments of `solve`, before it connects.
     """
+    from dnasa.runs.record import Record
     from dnasa.tasks.sources import SourceOptions, checked_summaries, make_source
 
     given, graph, channel, folder = begun
     rounds = given.rounds or ("1" if given.drop or given.away or given.stale else str(graph.rounds))
     shared = {
         "steps": given.steps,
-        "schedule": given.schedule,
         "weight_decay": given.weight_decay,
         "seed": seed_range(given.seed, given.seeds),
         "node_weights": given.weights_by and choose("value of --weights-by", given.weights_by, {"rows": "rows"}),
         "folder": folder,
-        "checkpoint_every": given.checkpoint_every,
     }
 
     def made(network: "Network") -> tuple["Source", dict[str, Any]]:
@@ -87,12 +89,13 @@ def prepare(
             return network.allgather_json(text, lambda given: checked_summaries(text, given))
 
         source = make_source(SourceOptions.of(vars(given)), network.local_nodes, validate, allgather_text)
-        return source, shared | {"network": network, "evaluate": source.evaluate, "patience": source.patience}
+        record = Record(patience=source.patience, checkpoint_every=given.checkpoint_every, **watched)
+        return source, shared | {"network": network, "evaluate": source.evaluate, "record": record}
 
     if given.sites is not None and not given.dry_run:
         silent = make_network(graph, rounds, replace(given, dry_run=True), channel)
         try:
-            check_alone(silent, graph, made, check)
+            check_alone(silent, made, check)
         except InputError as error:
             if error.kind:
                 tell_sites(given, error.kind)
@@ -121,7 +124,6 @@ def prepare(
 
 def check_alone(
     silent: "Network",
-    graph: "Topology",
     made: Callable[["Network"], tuple["Source", dict[str, Any]]],
     check: Callable[..., None],
 ) -> None:
@@ -142,7 +144,7 @@ def check_alone(
         if exchanged:
             return
         raise
-    check(source.problem, graph, **shared)
+    check(source.problem, **shared)
 
 
 def tell_sites(given: Options, kind: str) -> None:
@@ -226,7 +228,8 @@ def make_network(
     if given.dry_run:
         from dnasa.runs import dry_run
 
-        return dry_run.connect(graph, count, channel, given.sites, every=given.every)
+        silent = dry_run.connect(graph, count, channel, given.sites, every=given.every)
+        return networks.with_timing(silent, given.late, given.overlap, given.clock)
     engine = given.engine or ("sites" if given.sites else networks.detect())
     traffic = begin_journal(folder, given) if folder is not None and engine == "sites" else None
     network = networks.connect(
@@ -240,6 +243,9 @@ def make_network(
         sites=given.sites,
         every=given.every,
         traffic=traffic,
+        late=given.late,
+        overlap=given.overlap,
+        clock=given.clock,
     )
     running.engine = engine
     return network
@@ -282,6 +288,15 @@ def check_comparison(given: Options) -> list[str]:
     if given.survive and given.extend:
         raise InputError("--extend begins further runs, which need all processes: leave out --survive.")
     return pictures.formats(given.format, given.style)
+
+
+def rule_with_schedule(given: Options) -> str:
+    """The rule as `solve` takes it, with its schedule in its name."""
+    if given.schedule is None:
+        return given.rule
+    if ":" in given.rule:
+        raise InputError(f"--rule {given.rule} names its schedule: leave out --schedule.")
+    return f"{given.rule}:{given.schedule}"
 
 
 def best_device() -> str:
