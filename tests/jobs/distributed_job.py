@@ -7,14 +7,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dnasa import rules, solve, topology
 from dnasa.core import Array, InputError
-from dnasa.networks import connect
+from dnasa.networks import connect, with_timing
 from dnasa.problems import Custom, LeastSquares
 from dnasa.rules.registry import example
 from dnasa.topology import Topology
@@ -63,7 +62,9 @@ def same(engine: str) -> None:
         drawn = samples(problem)
         real = solve(problem, network, names, **options)
         whole = {
-            key: value for text in network.allgather_text(json.dumps(drawn)) for key, value in json.loads(text).items()
+            key: value
+            for text in network.processes.allgather_text(json.dumps(drawn))
+            for key, value in json.loads(text).items()
         }
         if network.rank == 0:
             alone = LeastSquares(dim=12)
@@ -127,11 +128,11 @@ def optimizer(engine: str) -> None:
             opt.step()
         with opt.averaged():
             assert opt.consensus() >= 0
-        ends.append(net.gather(opt.flat.clone()))
+        ends.append(net.processes.gather(opt.flat.clone()))
         opt.state_dict()
     assert torch.equal(*ends[:2])
     hidden, plain = (
-        solve(problem, replace(net, overlap=overlap), steps=60, start=start, evaluate=[60]).x
+        solve(problem, with_timing(net, overlap=overlap), steps=60, start=start, evaluate=[60]).x
         for overlap in (True, False)
     )
     assert torch.equal(hidden, plain)
@@ -156,11 +157,11 @@ def all_reduce(engine: str) -> None:
     from dnasa.optim import Decentralized
 
     graph, net = topology.complete(8), connect(topology.complete(8), engine)
-    assert net.all_reduce
+    assert net.settings.all_reduce
     options: Any = {"steps": 40, "evaluate": 5}
-    real = [solve(LeastSquares(dim=12), replace(net, overlap=overlap), **options) for overlap in (False, True)]
-    size = len(net.allgather_text(""))
-    arrays = net.traffic.bytes / (2 * (size - 1) / size * 12 * 8)
+    real = [solve(LeastSquares(dim=12), with_timing(net, overlap=overlap), **options) for overlap in (False, True)]
+    size = len(net.processes.allgather_text(""))
+    arrays = net.processes.traffic.bytes / (2 * (size - 1) / size * 12 * 8)
     assert arrays == 2 * 40 * 3 + 1  # hidden, x of step 41 has travelled
     simulated = solve(LeastSquares(dim=12), graph, **options)
     for each in real:
@@ -176,7 +177,7 @@ def all_reduce(engine: str) -> None:
         ((model(torch.ones(1, 3).double()) - net.rank) ** 2).mean().backward()
         opt.step()
     with opt.averaged():
-        ends = [float(text) for text in net.allgather_text(str(float(model.bias.detach())))]
+        ends = [float(text) for text in net.processes.allgather_text(str(float(model.bias.detach())))]
     assert len(set(ends)) == 1
     if net.rank == 0:
         print("same all-reduce")
@@ -211,8 +212,8 @@ def compressed(engine: str) -> None:
         sent.clear()
         net = connect(tests.GRAPH, engine, compress=name)
         done = tests.solve(network=net, steps=10, evaluate=[10])
-        assert net.traffic.bytes == sum(sent) > 0
-        total = sum(int(text) for text in net.allgather_text(str(sum(sent))))
+        assert net.processes.traffic.bytes == sum(sent) > 0
+        total = sum(int(text) for text in net.processes.allgather_text(str(sum(sent))))
         counted = done.final().bytes.item()
         assert abs(total / counted - 1) < 0.1, (name, total, counted)
         if net.rank == 0:

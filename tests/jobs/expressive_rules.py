@@ -1,13 +1,12 @@
 """Small rules, each using one capability of the interface, built-in ones that use several, and a problem. Not a test."""
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dnasa import Result, channels, rules, solve, topology
 from dnasa.core import Array, Exchange, Gradients, Messages, Network, Rule
-from dnasa.networks import simulated
+from dnasa.networks import simulated, with_timing
 from dnasa.problems import Custom, Problem
 
 ETA = 0.05
@@ -210,5 +209,5 @@ def run(
 ) -> Result:
     case = CASES[name]
     graph = case.graph(NODES)
-    network = replace(network or simulated.connect(graph, channel=case.channel), overlap=overlap)
+    network = with_timing(network or simulated.connect(graph, channel=case.channel), overlap=overlap)
     return solve(task or problem(), network, case.rule(), steps=steps, progress=False, **case.options | options)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from local_sites import local_sites
 import dnasa
 from dnasa import topology
 from dnasa.core import Array, InputError, Network
-from dnasa.networks import choose_channel
+from dnasa.networks import choose_channel, with_timing
 from dnasa.networks.members import Members
 from dnasa.networks.sites import SiteNetworks, described
 from dnasa.rules.registry import RULES, example
@@ -61,7 +60,7 @@ def in_threads(work: Any, each: Any) -> list[Any]:
 
 
 def check(networks: list[Network], graph: Any, rule: str, overlap: bool = False, **messages: Any) -> None:
-    own = in_threads(lambda network: solve(replace(network, overlap=overlap), rule), networks)
+    own = in_threads(lambda network: solve(with_timing(network, overlap=overlap), rule), networks)
     expected = solve(dnasa.connect(graph, **messages), rule)
     for result in own:
         np.testing.assert_allclose(result.x, expected.x, rtol=1e-9, atol=1e-12)

@@ -293,7 +293,7 @@ def test_public_objects_are_printed_as_one_short_line() -> None:
     )
     frame = pd.DataFrame({"a": range(8), "colour": list("rgbrgbrg"), "y": [0, 1] * 4})
     own = dnasa.data.from_frame(frame, "y")
-    some = core.Network(NODES, lambda messages, t: messages, lambda a: a, range(1), topology=graph)
+    some = core.Network(NODES, lambda messages, t: messages, lambda a: a, graph, processes=core.Processes(range(1)))
     lines = {
         "Rule dsgd with stepsize": rules.dsgd(schedules.constant(0.1)),
         "Rule dnasa with early, restart, estimate, needs, form, stepsize": rules.dnasa(*schedules.diminishing(4)),

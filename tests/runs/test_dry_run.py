@@ -25,7 +25,7 @@ def test_a_dry_run_counts_the_bytes_of_the_real_one(graph: Any, compress: str | 
 
     def work(network: Network) -> Any:
         dnasa.solve(PROBLEM, network, steps=9, evaluate=4, progress=False)
-        return {sending: counts for sending, counts in network.traffic.sent.items() if sending.kind != "text"}
+        return {sending: counts for sending, counts in network.processes.traffic.sent.items() if sending.kind != "text"}
 
     real = run_threads(graph, work, channel=channel)
     for node in range(graph.nodes):

@@ -32,7 +32,7 @@ def solved(folder: Path, channel: Any = None, **more: Any) -> list[int]:
 
     def work(network: Network) -> int:
         dnasa.solve(PROBLEM, network, steps=6, evaluate=3, folder=folder, progress=False, **more)
-        return network.traffic.bytes
+        return network.processes.traffic.bytes
 
     return run_threads(graph, work, channel=channel)
 

@@ -115,7 +115,7 @@ def test_rounding_errors_stay_small_over_many_rounds(name: str, n: int) -> None:
     mixed = x
     for k in network.exchanges(0):
         (mixed,) = network.multiply((mixed,), k)
-    assert network.rounds == rounds
+    assert network.settings.rounds == rounds
     assert np.abs(mixed - x.mean(0, dtype=np.float64)).max() < 1e-4
 
 
@@ -171,7 +171,7 @@ def test_messages_of_all_rounds_are_counted() -> None:
 def test_exact_rounds_on_a_fixed_graph_need_messages_as_they_are() -> None:
     with pytest.raises(InputError, match="On ring, several rounds do not average messages exactly"):
         dnasa.connect(topology.ring(8), rounds="exact", channel=cast("bfloat16"))
-    assert dnasa.connect(topology.exact(8), rounds="exact", channel=cast("bfloat16")).rounds == 3
+    assert dnasa.connect(topology.exact(8), rounds="exact", channel=cast("bfloat16")).settings.rounds == 3
 
 
 def test_with_a_channel_every_round_multiplies_by_w() -> None:

@@ -97,9 +97,11 @@ def train(context: typer.Context, given: Options) -> None:
         inputs.set_output(given, writes=True)
         return print_dry_run(shared["network"], given.steps)
     inputs.set_output(given, result.writes)
-    names = shared["network"].names or source.sites
+    names = shared["network"].processes.names or source.sites
     print_lost_nodes(result.settings, names)
-    title = f"{find(given.rule).title} on {experiment(vars(given), graph_title(graph), shared['network'].rounds)}"
+    title = (
+        f"{find(given.rule).title} on {experiment(vars(given), graph_title(graph), shared['network'].settings.rounds)}"
+    )
     title += f", mean of {given.seeds} seeds" if given.seeds > 1 else ""
     console.print(history_table(result.history, title))
     print_kept(result)
@@ -152,8 +154,8 @@ def compare(context: typer.Context, given: Options) -> None:
     }
     comparison = run_comparison(source.problem, rules=names, etas=grid, **drawn, **shared)
     inputs.set_output(given, comparison.rank == 0)
-    print_lost_nodes(comparison.settings, list(shared["network"].names) or source.sites)
-    title = partial(experiment, vars(given), rounds=shared["network"].rounds)
+    print_lost_nodes(comparison.settings, list(shared["network"].processes.names) or source.sites)
+    title = partial(experiment, vars(given), rounds=shared["network"].settings.rounds)
     print_wide(frame_table(comparison.table(), title(graph=graph_title(graph))))
     for line in comparison.notes():
         print_line(line)

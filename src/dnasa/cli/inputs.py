@@ -86,7 +86,7 @@ def prepare(
 
     def made(network: "Network") -> tuple["Source", dict[str, Any]]:
         def allgather_text(text: str) -> list[str]:
-            return network.allgather_json(text, lambda given: checked_summaries(text, given))
+            return network.processes.allgather_json(text, lambda given: checked_summaries(text, given))
 
         source = make_source(SourceOptions.of(vars(given)), network.local_nodes, validate, allgather_text)
         record = Record(patience=source.patience, checkpoint_every=given.checkpoint_every, **watched)
@@ -101,23 +101,23 @@ def prepare(
                 tell_sites(given, error.kind)
             raise
     network = make_network(graph, rounds, given, channel, folder)
-    progress, warned = set_output(given, network.writes), list[str]()
+    progress, warned = set_output(given, network.processes.writes), list[str]()
     try:
         with showing_warnings(warned.append):
             source, shared = made(network)
     except InputError as error:
-        network.membership.fail(error.kind)
+        network.processes.membership.fail(error.kind)
         if folder is not None and folder.journal is not None:
             folder.journal.write(0)
         raise
     warned += [f"Warning: {sentence}" for sentence in source.warnings]
-    names = list(network.names) or source.sites
+    names = list(network.processes.names) or source.sites
     if folder is not None:
         folder.warnings = warned
         folder.config |= {"engine": running.engine} | source.facts | ({"sites": names} if names else {})
     if source.description:
         print_line(source.description)
-    for line in warned if network.writes else ():
+    for line in warned if network.processes.writes else ():
         print_error(line)
     return source, shared | {"progress": progress}
 
@@ -135,11 +135,12 @@ def check_alone(
 
     def allgather_text(text: str) -> list[str]:
         exchanged.append(text)
-        return silent.allgather_text(text)
+        return silent.processes.allgather_text(text)
 
+    own = replace(silent.processes, allgather_text=allgather_text, mailbox=lambda: None)
     try:
         with showing_warnings(lambda line: None):
-            source, shared = made(replace(silent, allgather_text=allgather_text, mailbox=lambda: None))
+            source, shared = made(replace(silent, processes=own))
     except InputError:
         if exchanged:
             return

@@ -297,7 +297,7 @@ class GridRunner:
     def _of_first_process(self, value: Any) -> Any:
         if self.network is None or self.network.simulated:
             return value
-        return self.network.allgather_json(value, lambda given: given)[0]
+        return self.network.processes.allgather_json(value, lambda given: given)[0]
 
     def added(self) -> Iterator[pd.DataFrame]:
         """The histories of everything that was added to the grid earlier."""

@@ -90,7 +90,7 @@ def _unsuitable(cell: Cell, rule: str, problem: "Problem", network: Network) -> 
     schedules = registry.schedules_of(variant, graph.nodes, cell.settings["steps"])
     try:
         built = registry.make(RULES[variant.rule], schedules, problem.layout, problem.prox)
-        topology.check_weights(built, graph, network.rounds, title(variant.rule), network.every)
+        topology.check_weights(built, graph, network.settings.rounds, title(variant.rule), network.settings.every)
     except InputError as error:
         return str(error)
     return ""

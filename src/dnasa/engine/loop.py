@@ -101,7 +101,7 @@ def solve(
     options = RunOptions(evaluate, node_weights, weight_decay, folder, resume, progress, record)
     problem = completed(problem)
     plan = make_plan(problem, network, rule, steps, eta, seed, start, options)
-    kind = Run if plan.network.late is None else LateRun if plan.network.simulated else SiteRun
+    kind = Run if plan.network.settings.late is None else LateRun if plan.network.simulated else SiteRun
     return kind(problem, plan, options).run()
 
 
@@ -145,7 +145,9 @@ class Run:
     def run(self) -> Result:
         options, plan = self.options, self.plan
         self.settings = settings = run_settings(self.problem, plan, options)
-        progress = make_progress(plan.steps, self.problem.batch, options.progress if self.network.writes else False)
+        progress = make_progress(
+            plan.steps, self.problem.batch, options.progress if self.network.processes.writes else False
+        )
         with (
             Session(
                 self._folder(), options.record.checkpoint_every, settings, plan.steps, self.network
@@ -166,7 +168,7 @@ class Run:
         except RunError:
             raise
         except Exception as error:
-            self.network.membership.fail(f"Rank {self.network.rank} stopped at step {self.t}: {error}")
+            self.network.processes.membership.fail(f"Rank {self.network.rank} stopped at step {self.t}: {error}")
             raise
 
     def _folder(self) -> RunFolder | None:
@@ -184,19 +186,19 @@ class Run:
 
     def _train(self) -> Array:
         """Train from the start, or from a checkpoint, to the end; returns all nodes' answers."""
-        if self.network.membership.join is None:
+        if self.network.processes.membership.join is None:
             self.t, self.snapshots = self.session.restore(self.plan.groups, self._initial(), self.recorder)
         else:
-            self._meet(self.network.membership.join, self._initial(), new=True)
+            self._meet(self.network.processes.membership.join, self._initial(), new=True)
         self.first = self.t
-        self.network.membership.admit()
+        self.network.processes.membership.admit()
 
         def work() -> Array:
             start = [s._replace(sent=replace(s.sent)) for s in self.snapshots]  # the stepper changes its own copy
             with closing(self._stepper()) as self.stepper:
                 self._loop(start)
                 self.snapshots = self.stepper.snapshots
-                return self.network.gather(self.recorder.final_answers(self.snapshots))
+                return self.network.processes.gather(self.recorder.final_answers(self.snapshots))
 
         answers = surviving(self, work, self._continue)
         self._warn_if_nothing_was_sent()
@@ -211,7 +213,7 @@ class Run:
     def _stepper(self) -> Stepper:
         rules, sizes = [group.rule for group in self.plan.groups], [group.size for group in self.plan.groups]
         return make_stepper(
-            rules, sizes, self.network, self.snapshots, self.timeline, self.plan.network.overlap, self.t
+            rules, sizes, self.network, self.snapshots, self.timeline, self.plan.network.settings.overlap, self.t
         )
 
     def _loop(self, start: list[Snapshot]) -> None:
@@ -287,7 +289,7 @@ class Run:
         self.bar.show(t, evaluation.rows)
         self.session.record(self.recorder, t)
         self.timeline.add("evaluation", began, t)
-        if self.network.writes and not self.warned and self.recorder.early_stopping is None:
+        if self.network.processes.writes and not self.warned and self.recorder.early_stopping is None:
             self._warn_if_worse(self.recorder.rows[: len(evaluation.rows)], evaluation.rows)
         return self._stops(evaluation)
 
@@ -330,33 +332,35 @@ class Run:
             decided = bool(stop) and reached(stop, evaluation.rows)
             decided |= callback is not None and bool(callback(evaluation))
         if not self.network.simulated:
-            decided = self.network.allgather_text("stop" if decided else "")[0] == "stop"
+            decided = self.network.processes.allgather_text("stop" if decided else "")[0] == "stop"
         if decided:
             self.session.log(f"Stopped at step {evaluation.step} by the callback or stop condition.")
         return decided
 
     def _continue(self) -> None:
-        complete = [self.stepper.complete] if self.plan.network.overlap else self.stepper.snapshots
-        self._meet(self.network.membership.survivors, complete)  # type: ignore[arg-type]
+        complete = [self.stepper.complete] if self.plan.network.settings.overlap else self.stepper.snapshots
+        self._meet(self.network.processes.membership.survivors, complete)  # type: ignore[arg-type]
 
     def _meet(self, connect: Callable[[], Network], complete: list[Snapshot], new: bool = False) -> None:
         """Continue with the processes that are there, at the latest step that any of them has reached; restart the rules."""
 
         def agree(network: Network) -> tuple[list[Position], list[Any]]:
-            own = Position(0, self.t, new or network.membership.returned, self.settings)
+            own = Position(0, self.t, new or network.processes.membership.returned, self.settings)
             positions = positions_of(network, own)
             return positions, [received_state(network, positions, snapshot.state) for snapshot in complete]
 
         before = self.network
         self.network, (positions, states) = reconnect(connect, agree)
         self.t = max(position.step for position in positions if not position.new)
-        self.network.membership.admit()
+        self.network.processes.membership.admit()
         lost, joined = changes(before, self.network, positions)
-        if self.network.writes:
+        if self.network.processes.writes:
             warn_of_changes(self.network, lost, joined, self.t)
         self.recorder.continue_with(self.network, lost, self.t)
         self.session.continue_with(self.network, self.recorder, lost, joined, self.t)
-        self.problem.continue_without(sorted(set(range(self.plan.topology.nodes)) - set(self.network.node_ids)))
+        self.problem.continue_without(
+            sorted(set(range(self.plan.topology.nodes)) - set(self.network.processes.node_ids))
+        )
         self.scale = self._gradient_scale()
         self.snapshots = [
             snapshot._replace(state=state).restarted(group.rule)
@@ -374,14 +378,17 @@ class Run:
     def _result(self, answers: Array) -> Result:
         folder = self.session.folder
         if self.options.record.trace is not None:
-            parts = self.network.allgather_json(self.timeline.events, checked_events)
-            if self.network.writes:
+            parts = self.network.processes.allgather_json(self.timeline.events, checked_events)
+            if self.network.processes.writes:
                 write_trace(
-                    Path(self.options.record.trace), parts, None if folder is None else folder.own, self.network.names
+                    Path(self.options.record.trace),
+                    parts,
+                    None if folder is None else folder.own,
+                    self.network.processes.names,
                 )
-        timing = self.timeline.summary(self.t - self.first, self.network.traffic)
+        timing = self.timeline.summary(self.t - self.first, self.network.processes.traffic)
         result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
-        if folder is not None and self.network.writes:
+        if folder is not None and self.network.processes.writes:
             result.save(folder.path)
         return result
 
@@ -390,7 +397,7 @@ class LateRun(Run):
     """A run whose nodes do not wait for each other. A step is as many steps of nodes as there are nodes."""
 
     def _stepper(self) -> Any:
-        late: Any = self.plan.network.late
+        late: Any = self.plan.network.settings.late
         return Late(self.plan.groups[0].rule, self.network, self.snapshots[0], late, self.plan.steps, self._of_node)
 
     def _step(self, t: int) -> None:
@@ -423,7 +430,7 @@ class SiteRun(Run):
     own_steps = 0
 
     def _stepper(self) -> Any:
-        late: Any = self.plan.network.late
+        late: Any = self.plan.network.settings.late
         rule, steps = self.plan.groups[0].rule, self.plan.steps
         return OwnNode(rule, self.network, self.snapshots[0], late, steps, self.t, self.own_steps)
 

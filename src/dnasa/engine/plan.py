@@ -62,10 +62,12 @@ def make_plan(
     if options.weight_decay:
         groups = [_decayed(group, options.weight_decay) for group in groups]
     for group in groups:
-        check_weights(group.rule, topology, network.rounds, _named(group), network.every)
-    if network.every > steps and network.nodes > 1:
-        raise InputError(f"every is {network.every}, but the run has {steps} steps: nothing would be exchanged.")
-    if network.late is not None:
+        check_weights(group.rule, topology, network.settings.rounds, _named(group), network.settings.every)
+    if network.settings.every > steps and network.nodes > 1:
+        raise InputError(
+            f"every is {network.settings.every}, but the run has {steps} steps: nothing would be exchanged."
+        )
+    if network.settings.late is not None:
         _check_late(options, network, groups)
     _check_storage(options, network)
     _check_watching(options)
@@ -187,12 +189,12 @@ def _check_nodes(problem: "Problem", topology: "Topology") -> None:
 
 def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup]) -> None:
     """Refuse what cannot be done without waiting."""
-    whole("late", network.late, low=0)
-    if not network.simulated and network.mailbox is None:
+    whole("late", network.settings.late, low=0)
+    if not network.simulated and network.processes.mailbox is None:
         raise InputError(
             "late is for simulated runs and sites: leave it out, other processes wait for their neighbours."
         )
-    if network.simulated and network.clock is None:
+    if network.simulated and network.settings.clock is None:
         raise InputError("late needs the speeds of nodes and links: give clock (--clock).")
     if not network.simulated and (options.record.stop or options.record.patience is not None):
         raise InputError("Sites that do not wait are evaluated at the end only: leave out stop and early stopping.")
@@ -207,7 +209,12 @@ def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup
             f"late needs an undirected graph that stays the same, with weights that are not negative, unlike {graph.name}: use "
             "exponential or ring."
         )
-    if network.rounds > 1 or network.every > 1 or network.channel is not None or network.overlap:
+    if (
+        network.settings.rounds > 1
+        or network.settings.every > 1
+        or network.settings.channel is not None
+        or network.settings.overlap
+    ):
         raise InputError("late exchanges messages once, as they are: leave out rounds, every, overlap and compression.")
     if options.record.checkpoint_every is not None or options.resume or getattr(options.folder, "resume", False):
         raise InputError("A run with late cannot be resumed, since messages are under way: leave out checkpoints.")
@@ -218,7 +225,11 @@ def _check_storage(options: RunOptions, network: Network) -> None:
         whole("checkpoint_every", options.record.checkpoint_every)
         if options.folder is None:
             raise InputError("Checkpoints need a folder: give folder (--out).")
-    if network.overlap and network.membership.survivors is not None and not network.own_folders:
+    if (
+        network.settings.overlap
+        and network.processes.membership.survivors is not None
+        and not network.processes.own_folders
+    ):
         raise InputError("Over MPI, hidden exchanges cannot survive a lost process: leave out --overlap or --survive.")
 
 
@@ -281,7 +292,7 @@ def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[
         counts = [None if count is None else np.array(count, int).reshape(shape).tolist() for _, count in given]
         return list(zip([str(mark) for mark, _ in given], counts, strict=True))
 
-    everyone = [pair for pairs in network.allgather_json(local, read) for pair in pairs]
+    everyone = [pair for pairs in network.processes.allgather_json(local, read) for pair in pairs]
     rows = [count for _, count in everyone]
     checksum = crc32(json.dumps([fingerprint for fingerprint, _ in everyone]).encode())
     return f"{checksum:08x}", None if None in rows else np.array(rows).T
@@ -331,11 +342,11 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
         "the nodes' data": plan.node_data,
         "the number of parameters": int(start.shape[-1]),
         "dtype": str(plan.start.dtype).removeprefix("torch."),
-        "rounds": network.rounds,
-        "the steps between exchanges": network.every,
-        "the channel": network.channel.settings if network.channel else None,
-        "the clock": network.clock.fingerprint if network.clock else None,
-        "late": network.late,
+        "rounds": network.settings.rounds,
+        "the steps between exchanges": network.settings.every,
+        "the channel": network.settings.channel.settings if network.settings.channel else None,
+        "the clock": network.settings.clock.fingerprint if network.settings.clock else None,
+        "late": network.settings.late,
         "the evaluation steps": f"{len(eval_steps)} up to {eval_steps[-1]}, {crc32(str(eval_steps).encode()):08x}",
         "the own metrics": list(options.record.metrics),
         "the patience": options.record.patience,
@@ -346,7 +357,11 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
     if not network.simulated:
         from dnasa.networks.processes import agree
 
-        folder = {"the run folder": "missing" if options.folder is None else "given"} if network.own_folders else {}
+        folder = (
+            {"the run folder": "missing" if options.folder is None else "given"}
+            if network.processes.own_folders
+            else {}
+        )
         agree(network, settings | folder)
     return settings
 

@@ -141,10 +141,13 @@ def connect(
 
 
 def with_timing(
-    network: Network, late: int | None, overlap: bool, clock: Mapping[str, Any] | str | Path | None
+    network: Network,
+    late: int | None = None,
+    overlap: bool = False,
+    clock: Mapping[str, Any] | str | Path | None = None,
 ) -> Network:
     """The network with the rest of its settings: whether nodes wait, and how long messages take."""
-    network = replace(network, late=late, overlap=overlap)
+    network = replace(network, settings=replace(network.settings, late=late, overlap=overlap))
     if clock is None:
         return network
     from dnasa.networks.clock import with_clock
