@@ -32,8 +32,10 @@ class Slow:
     def __init__(self, network: dnasa.Network):
         self.delay, self.spent = 0.0, 0.0
         self.record: list[tuple[str, int, float, float]] = []  # name, thread, begin, end
-        own = network.duplicate() if network.duplicate else network
-        self.network = dataclasses.replace(own, multiply=self.multiply, duplicate=None)
+        own = network.processes.duplicate() if network.processes.duplicate else network
+        self.network = dataclasses.replace(
+            own, multiply=self.multiply, processes=dataclasses.replace(own.processes, duplicate=None)
+        )
         self.real = own.multiply
 
     def multiply(self, messages: Messages, t: int) -> Messages:
@@ -76,7 +78,7 @@ class Loop:
 
 
 def slowest(network: dnasa.Network, value: float) -> float:
-    return max(float(text) for text in network.allgather_text(repr(value)))
+    return max(float(text) for text in network.processes.allgather_text(repr(value)))
 
 
 def measure(network: dnasa.Network, loops: dict[str, Loop]) -> list[dict[str, float]]:

@@ -38,7 +38,7 @@ class Listed:
 def test_a_log_is_a_callback_that_writes_every_evaluation_and_does_not_stop_the_run() -> None:
     tool = Listed()
     with logging.Log(tool.start) as log:
-        result = dnasa.solve(PROBLEM, RING, steps=20, evaluate=5, callback=log)
+        result = dnasa.solve(PROBLEM, RING, steps=20, evaluate=5, record=dnasa.Record(callback=log))
     assert [step for step, _ in tool.runs["0 dnasa diminishing seed=0"]] == result.history.step.tolist()
     _, last = tool.runs["0 dnasa diminishing seed=0"][-1]
     assert last["consensus"] == result.history.consensus.iloc[-1]
@@ -49,7 +49,7 @@ def test_a_log_is_a_callback_that_writes_every_evaluation_and_does_not_stop_the_
 def test_runs_with_the_same_rule_and_seed_have_names_of_their_own() -> None:
     tool = Listed()
     rule = dnasa.rules.dsgd(lambda t: 0.1)
-    dnasa.solve(PROBLEM, RING, [rule, rule], steps=5, callback=logging.Log(tool.start))
+    dnasa.solve(PROBLEM, RING, [rule, rule], steps=5, record=dnasa.Record(callback=logging.Log(tool.start)))
     assert len(tool.runs) == 2
 
 
@@ -99,7 +99,7 @@ def test_wandb_has_a_run_for_each_run(tmp_path: Path, monkeypatch: pytest.Monkey
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     log = logging.wandb("project", mode="offline", dir=str(tmp_path))
-    result = dnasa.solve(PROBLEM, RING, steps=20, seed=[0, 1], callback=log)
+    result = dnasa.solve(PROBLEM, RING, steps=20, seed=[0, 1], record=dnasa.Record(callback=log))
     summaries = [writer.run.summary["consensus"] for writer in log._writers.values()]  # type: ignore[attr-defined]
     log.close()
     assert summaries == pytest.approx(result.final().consensus.tolist())
@@ -112,7 +112,7 @@ def test_mlflow_has_a_run_for_each_run(tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
     address = f"sqlite:///{tmp_path / 'mlflow.db'}"
     with logging.mlflow("study", address) as log:
-        result = dnasa.solve(PROBLEM, RING, steps=20, seed=[0, 1], callback=log)
+        result = dnasa.solve(PROBLEM, RING, steps=20, seed=[0, 1], record=dnasa.Record(callback=log))
     client = mlflow.MlflowClient(address)
     found = client.search_runs([client.get_experiment_by_name("study").experiment_id])
     for run_, consensus in zip(sorted(found, key=lambda one: one.info.run_name), result.final().consensus, strict=True):

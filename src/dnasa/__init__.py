@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dnasa.engine.loop import solve
     from dnasa.engine.simulate import simulate
     from dnasa.networks import connect
+    from dnasa.runs.record import Record
     from dnasa.runs.result import Result
     from dnasa.tasks.tasks import on_shards
     from dnasa.trained import load
@@ -35,6 +36,7 @@ __all__ = [
     "Channel",
     "InputError",
     "Network",
+    "Record",
     "Result",
     "Rule",
     "channels",
@@ -60,6 +62,7 @@ __all__ = [
 ]
 
 ELSEWHERE = {
+    "Record": "dnasa.runs.record",
     "Result": "dnasa.runs.result",
     "connect": "dnasa.networks",
     "load": "dnasa.trained",

@@ -6,7 +6,7 @@ node's own). Leading axes are independent runs, so that a whole grid search is o
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from math import prod
@@ -21,11 +21,13 @@ __all__ = [
     "Interrupted",
     "Layout",
     "Membership",
+    "MessageSettings",
     "Messages",
     "Multiply",
     "Needs",
     "Network",
     "ProcessLost",
+    "Processes",
     "Prox",
     "Rule",
     "RunError",
@@ -400,77 +402,41 @@ class Membership:
 
 
 @dataclass(frozen=True)
-class Network:
-    """The communication network: it multiplies messages by W, simulated or between processes.
-
-    Your own network needs the first three fields only.
+class Processes:
+    """The processes that hold the nodes, as this one sees them; a network in one process has the defaults.
 
     Attributes:
-        nodes: The number of nodes.
-        multiply: `multiply(messages, k)`, the product with W of the k-th exchange; with one round per step, that of step k.
-        mean: The average of `(..., k, m)` over all nodes, `(..., m)`, for metrics. Rules never see it.
-        local_nodes: The nodes of this process.
+        local_nodes: The nodes of this process; None: all of them.
         rank: The number of this process.
+        node_ids: The original numbers of the nodes, some of which may be lost; None: none is.
+        names: The names of the nodes by their original numbers; empty if they have none.
         allgather_text: Everyone's text.
         gather: Everyone's rows.
         traffic: Counts what was sent.
-        rounds: Mixing rounds per exchange.
-        every: Steps from one that exchanges to the next; in the others, nodes keep their messages.
-        channel: How messages travel; None: as they are.
-        topology: The graph.
-        at: The product of the k-th exchange that channels use.
         duplicate: Makes another network of the same processes whose messages stay separate.
-        node_ids: The original numbers of the nodes, some of which may be lost.
-        step_weights: What step t multiplies by, at t modulo the length; empty if this process does not hold all nodes.
         membership: What changes when processes come and go.
-        all_reduce: Whether an exchange is one all-reduce, in which all nodes together send 2(n - 1) messages.
-        clock: Predicts the seconds of a simulated run; None: nobody asked.
-        names: The names of the nodes by their original numbers; empty if they have none.
         own_folders: Whether each process keeps the run in a folder of its own, as sites do; otherwise the first does for all.
         mailbox: Makes the mailbox of a run without waiting, for the one node of this process; None: it waits.
     """
 
-    nodes: int
-    multiply: Callable[[Messages, int], Messages]
-    mean: Callable[[Array], Array]
     local_nodes: range = None  # type: ignore[assignment]
     rank: int = 0
+    node_ids: Sequence[int] = None  # type: ignore[assignment]
+    names: Sequence[str] = ()
     allgather_text: Callable[[str], list[str]] = lambda text: [text]
     gather: Callable[[Array], Array] = lambda x: x
     traffic: Any = None
-    rounds: int = 1
-    every: int = 1
-    channel: Channel | None = None
-    topology: Any = None
-    at: Callable[[int], Multiply] | None = None
     duplicate: "Callable[[], Network] | None" = None
-    node_ids: Sequence[int] = None  # type: ignore[assignment]
-    step_weights: Sequence[Any] = ()
     membership: Membership = Membership()
-    all_reduce: bool = False
-    clock: "Clock | None" = None
-    names: Sequence[str] = ()
     own_folders: bool = False
     mailbox: Callable[[], Any] | None = None
 
-    def __repr__(self) -> str:
-        parts = [str(self.topology or f"{self.nodes:,} nodes")]
-        if not self.simulated:
-            parts.append(f"{len(self.local_nodes)} of them here")
-        if self.rounds > 1:
-            parts.append(f"{self.rounds} rounds")
-        if self.every > 1:
-            parts.append(f"exchanges every {self.every} steps")
-        if self.channel:
-            parts.append(str(self.channel))
-        return f"Network {', '.join(parts)}"
+    @property
+    def writes(self) -> bool:
+        """Whether this process prints and keeps the run."""
+        return self.rank == 0 or self.own_folders
 
-    def __post_init__(self) -> None:
-        for name in ("local_nodes", "node_ids"):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, range(self.nodes))
-
-    def process_name(self, rank: int) -> str:
+    def name_of(self, rank: int) -> str:
         """The name of that process's site, or its number.
 
         Args:
@@ -495,7 +461,85 @@ class Network:
                 raise
             reason = f"it sent a text that cannot be read ({type(error).__name__})"
             self.membership.accuse(rank, reason)
-            raise ProcessLost(f"No answer from {self.process_name(rank)}: {reason}.") from error
+            raise ProcessLost(f"No answer from {self.name_of(rank)}: {reason}.") from error
+
+
+@dataclass(frozen=True)
+class MessageSettings:
+    """How and when messages travel.
+
+    Attributes:
+        rounds: Mixing rounds per exchange.
+        every: Steps from one that exchanges to the next; in the others, nodes keep their messages.
+        channel: How messages travel; None: as they are.
+        all_reduce: Whether an exchange is one all-reduce, in which all nodes together send 2(n - 1) messages.
+        late: Nodes do not wait for each other: an exchange may last for this many further steps; None: they wait.
+        overlap: Whether messages travel while the next gradient is computed.
+        clock: Predicts the seconds of a simulated run; None: nobody asked.
+    """
+
+    rounds: int = 1
+    every: int = 1
+    channel: Channel | None = None
+    all_reduce: bool = False
+    late: int | None = None
+    overlap: bool = False
+    clock: "Clock | None" = None
+
+
+@dataclass(frozen=True)
+class Network:
+    """The communication network: it multiplies messages by W, simulated or between processes.
+
+    Your own network needs the first four fields only.
+
+    Attributes:
+        nodes: The number of nodes.
+        multiply: `multiply(messages, k)`, the product with W of the k-th exchange; with one round per step, that of step k.
+        mean: The average of `(..., k, m)` over all nodes, `(..., m)`, for metrics. Rules never see it.
+        topology: The graph.
+        settings: How and when messages travel.
+        processes: The processes that hold the nodes.
+        at: The product of the k-th exchange that channels use.
+        step_weights: What step t multiplies by, at t modulo the length; empty if this process does not hold all nodes.
+    """
+
+    nodes: int
+    multiply: Callable[[Messages, int], Messages]
+    mean: Callable[[Array], Array]
+    topology: Any = None
+    settings: MessageSettings = MessageSettings()
+    processes: Processes = Processes()
+    at: Callable[[int], Multiply] | None = None
+    step_weights: Sequence[Any] = ()
+
+    def __repr__(self) -> str:
+        parts, settings = [str(self.topology or f"{self.nodes:,} nodes")], self.settings
+        if not self.simulated:
+            parts.append(f"{len(self.local_nodes)} of them here")
+        if settings.rounds > 1:
+            parts.append(f"{settings.rounds} rounds")
+        if settings.every > 1:
+            parts.append(f"exchanges every {settings.every} steps")
+        if settings.channel:
+            parts.append(str(settings.channel))
+        return f"Network {', '.join(parts)}"
+
+    def __post_init__(self) -> None:
+        missing = [name for name in ("local_nodes", "node_ids") if getattr(self.processes, name) is None]
+        if missing:
+            filled: Any = dict.fromkeys(missing, range(self.nodes))
+            object.__setattr__(self, "processes", replace(self.processes, **filled))
+
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+        return self.processes.rank
+
+    @property
+    def local_nodes(self) -> range:
+        """The nodes of this process."""
+        return self.processes.local_nodes
 
     def exchanges(self, t: int) -> range:
         """The numbers of the exchanges of step t, counted from the start of the run.
@@ -503,28 +547,24 @@ class Network:
         Args:
             t: The step, from 0.
         """
-        number, left = divmod(t, self.every)
-        return range(0) if left < self.every - 1 else range(number * self.rounds, (number + 1) * self.rounds)
+        rounds, every = self.settings.rounds, self.settings.every
+        number, left = divmod(t, every)
+        return range(0) if left < every - 1 else range(number * rounds, (number + 1) * rounds)
 
     @cached_property
     def step_messages(self) -> list[int]:
         """Messages that all nodes together send when each sends one in every exchange of step t, by t modulo the length."""
-        graph = self.topology
+        graph, every = self.topology, self.settings.every
         if graph is None:
             return [0]
-        if self.all_reduce:
-            return [2 * (self.nodes - 1) * len(self.exchanges(t)) for t in range(self.every)]
-        return [sum(graph.at(k).messages for k in self.exchanges(t)) for t in range(self.every * graph.period)]
+        if self.settings.all_reduce:
+            return [2 * (self.nodes - 1) * len(self.exchanges(t)) for t in range(every)]
+        return [sum(graph.at(k).messages for k in self.exchanges(t)) for t in range(every * graph.period)]
 
     @property
     def simulated(self) -> bool:
         """Whether this process holds all nodes."""
         return len(self.local_nodes) == self.nodes
-
-    @property
-    def writes(self) -> bool:
-        """Whether this process prints and keeps the run."""
-        return self.rank == 0 or self.own_folders
 
 
 class Clock(Protocol):
@@ -550,20 +590,20 @@ class Sent:
 
     def compute(self, network: Network, gradients: int) -> None:
         """Count this number of gradients at each node."""
-        if network.clock is not None:
-            self.times = network.clock.computed(self.times, gradients)
+        if network.settings.clock is not None:
+            self.times = network.settings.clock.computed(self.times, gradients)
 
     def add(self, network: Network, row: float, t: int) -> None:
         """Count an exchange of step t in which every message holds `row` bytes; with 0 bytes none is sent."""
         self._count(network, row, t)
-        if network.clock is not None:
-            self.times = network.clock.exchanged(self.times, row, network.exchanges(t))
+        if network.settings.clock is not None:
+            self.times = network.settings.clock.exchanged(self.times, row, network.exchanges(t))
 
     def add_hidden(self, network: Network, early: float, rest: float, t: int) -> None:
         """Count a gradient of step t, and the exchanges of its early and its other messages that it hides."""
         self._count(network, early + rest, t)
-        if network.clock is not None:
-            self.times = network.clock.hidden(self.times, rest, early, network.exchanges(t))
+        if network.settings.clock is not None:
+            self.times = network.settings.clock.hidden(self.times, rest, early, network.exchanges(t))
 
     def _count(self, network: Network, row: float, t: int) -> None:
         repeating = network.step_messages

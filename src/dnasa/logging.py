@@ -35,7 +35,7 @@ class Writer(Protocol):
 
 
 class Log:
-    """Logs every evaluation of `solve(..., callback=log)`; in a loop of your own, call `log.log`.
+    """Logs every evaluation of `solve(..., record=Record(callback=log))`; in a loop of your own, call `log.log`.
 
     Each run becomes a run of the tool.
 
@@ -88,7 +88,7 @@ def tensorboard(folder: str | Path, own: "OwnFiles | None" = None) -> Log:
     Examples:
         ```python
         with dnasa.logging.tensorboard("logs") as log:
-            dnasa.solve(problem, graph, "dnasa", steps=1000, callback=log)
+            dnasa.solve(problem, graph, "dnasa", steps=1000, record=dnasa.Record(callback=log))
         ```
     """
     try:

@@ -15,6 +15,7 @@ from dnasa.data.partitions import Shards
 from dnasa.engine.loop import solve
 from dnasa.extras import needed_by
 from dnasa.rules.registry import DEFAULT_RULE, example
+from dnasa.runs.record import Record
 
 with needed_by("dnasa.sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_regressor
@@ -81,7 +82,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         stops_early = self._stops_early(shards)
         if stops_early:
             shards, validation = hold_out_of_each(shards, self.validation_fraction)
-            options |= {"patience": self.n_iter_no_change, "evaluate": None}
+            options |= {"record": Record(patience=self.n_iter_no_change), "evaluate": None}
         problem = on_shards(
             rows,
             shards,

@@ -30,11 +30,12 @@ def run(
     rule: Rule | str | None = None,
     graph: Topology = RING,
     problem: Custom | None = None,
+    overlap: bool = False,
     **options: Any,
 ) -> Result:
-    network = simulated.connect(graph, channel=channel)
-    chosen: Any = {"steps": 20, "network": network, "progress": False} | options
-    return dnasa.solve(problem or flat(), graph, rule or rules.dsgd(lambda t: 0.1), **chosen)
+    network = dnasa.connect(graph, channel=channel, overlap=overlap)
+    chosen: Any = {"steps": 20, "progress": False} | options
+    return dnasa.solve(problem or flat(), network, rule or rules.dsgd(lambda t: 0.1), **chosen)
 
 
 CHANNELS = {
@@ -118,7 +119,7 @@ def stop_late(evaluation: Evaluation) -> None:
 
 def interrupted(folder: Path, **options: Any) -> None:
     with pytest.raises(Stop):
-        run(folder=folder, checkpoint_every=5, callback=stop_late, **options)
+        run(folder=folder, record=dnasa.Record(checkpoint_every=5, callback=stop_late), **options)
 
 
 def change(folder: Path, name: str, array: Array | None) -> None:
@@ -152,7 +153,7 @@ def test_a_checkpoint_with_another_channel_memory_is_refused(
     interrupted(tmp_path / "a", channel=channel)
     change(tmp_path / "a", name, array)
     with pytest.raises(InputError, match="the channel remembers"):
-        run(channel, folder=tmp_path / "a", checkpoint_every=5, resume=True)
+        run(channel, folder=tmp_path / "a", resume=True)
 
 
 class Momentum(NamedTuple):
@@ -166,7 +167,7 @@ def test_a_state_that_could_not_be_restored_is_not_saved(tmp_path: Path) -> None
 
     rule = Rule(lambda x: Momentum(x, 0 * x), send, lambda s, mixed: s._replace(x=mixed[0]))
     with pytest.raises(InputError, match=r"After a step m of this rule is .*, float64; it must stay .*, float32"):
-        run(rule=rule, problem=flat(np.float32), folder=tmp_path / "a", checkpoint_every=5)
+        run(rule=rule, problem=flat(np.float32), folder=tmp_path / "a", record=dnasa.Record(checkpoint_every=5))
 
 
 def test_early_messages_that_hidden_exchanges_need_are_missed_with_a_clear_line() -> None:

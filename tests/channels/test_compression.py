@@ -40,9 +40,10 @@ def problem() -> Custom:
     return Custom(lambda x, node, rng: x - TARGETS[node], start=np.zeros(300), fingerprint="quadratic")
 
 
-def solve(**options: Any) -> Result:
+def solve(compress: Any = None, network: Any = None, **options: Any) -> Result:
+    network = network or dnasa.connect(GRAPH, compress=compress)
     chosen: Any = {"steps": 60, "evaluate": [60], "progress": False} | options
-    return dnasa.solve(problem(), GRAPH, "dsgt", eta=0.05, schedule="constant", **chosen)
+    return dnasa.solve(problem(), network, "dsgt:constant", eta=0.05, **chosen)
 
 
 # ---------------------------------------------------------------- codecs
@@ -353,8 +354,6 @@ def test_wrong_compression_gets_one_clear_line_and_exit_code_2(
 def test_compression_is_given_once_and_alone() -> None:
     with pytest.raises(InputError, match="cannot be combined: give one of them"):
         dnasa.connect(GRAPH, message_dtype="float16", compress="sign")
-    with pytest.raises(InputError, match="give them to connect"):
-        solve(network=dnasa.connect(GRAPH), compress="sign")
     with pytest.raises(InputError, match=r"randk:0\.1 has no default gamma for CHOCO: give one"):
         channels.choco(random_k(0.1))
     with pytest.raises(InputError, match="quantized to 8 or 4 bits, not 3"):

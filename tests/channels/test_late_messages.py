@@ -102,9 +102,7 @@ def test_nodes_agree_on_their_mean_however_late_messages_are(name: str, stale: i
 def test_tracking_finds_the_minimiser_with_late_messages() -> None:
     problem = Custom(gradient, start=np.zeros(5), fingerprint="quadratic")
     network = simulated.connect(GRAPHS["ring"], channel=faulty(stale=3))
-    found = dnasa.solve(
-        problem, GRAPHS["ring"], rules.dsgt(schedules.constant(0.1)), steps=600, network=network, progress=False
-    )
+    found = dnasa.solve(problem, network, rules.dsgt(schedules.constant(0.1)), steps=600, progress=False)
     minimiser = (CURVATURES * TARGETS).sum(0) / CURVATURES.sum()
     np.testing.assert_allclose(found.x, minimiser + 0 * TARGETS, atol=1e-6)
 
@@ -114,7 +112,7 @@ def test_push_sum_finds_the_minimiser_with_late_messages_on_a_directed_graph(fau
     problem = Custom(gradient, start=np.zeros(5), fingerprint="quadratic")
     network = simulated.connect(GRAPHS["directed"], channel=faulty(**faults))
     rule = rules.push_sum(rules.dsgt(schedules.constant(0.05)))
-    found = dnasa.solve(problem, GRAPHS["directed"], rule, steps=600, network=network, progress=False)
+    found = dnasa.solve(problem, network, rule, steps=600, progress=False)
     minimiser = (CURVATURES * TARGETS).sum(0) / CURVATURES.sum()
     np.testing.assert_allclose(found.x, minimiser + 0 * TARGETS, atol=1e-3)
 

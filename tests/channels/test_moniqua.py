@@ -211,9 +211,9 @@ def quadratic() -> Custom:
 
 
 def solve(network: Network | None = None, **options: Any) -> dnasa.Result:
-    given: Any = {"compress": f"moniqua:{PLAN}"} if network is None else {"network": network}
-    chosen: Any = {"steps": 40, "evaluate": [40], "progress": False} | given | options
-    return dnasa.solve(quadratic(), GRAPHS["exact"], "adanasa", **chosen)
+    network = network or dnasa.connect(GRAPHS["exact"], compress=f"moniqua:{PLAN}")
+    chosen: Any = {"steps": 40, "evaluate": [40], "progress": False} | options
+    return dnasa.solve(quadratic(), network, "adanasa", **chosen)
 
 
 def test_processes_give_the_simulators_iterates_on_a_changing_graph() -> None:
@@ -227,7 +227,7 @@ def test_processes_give_the_simulators_iterates_on_a_changing_graph() -> None:
 
 def test_steps_that_send_nothing_count_no_messages_and_the_second_exchange_has_the_second_entry() -> None:
     network = simulated.connect(topology.ring(6), channel=moniqua("4/3,8/3"))
-    done = dnasa.solve(quadratic(), topology.ring(6), two_exchanges(), network=network, steps=9, progress=False)
+    done = dnasa.solve(quadratic(), network, two_exchanges(), steps=9, progress=False)
     assert done.final().messages.tolist() == [3 * 2 * 12]
     assert done.final().bytes.tolist() == [3 * 12 * (3 + 45 + 3 + 90)]
 
@@ -240,10 +240,10 @@ def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path) -> None:
         if evaluation.step > 20:
             raise Stop
 
-    steps: Any = {"evaluate": [25, 40], "checkpoint_every": 10}
+    steps: Any = {"evaluate": [25, 40]}
     whole = solve(**steps, folder=tmp_path / "whole")
     with pytest.raises(Stop):
-        solve(**steps, folder=tmp_path / "a", callback=stop)
+        solve(**steps, folder=tmp_path / "a", record=dnasa.Record(callback=stop, checkpoint_every=10))
     np.testing.assert_array_equal(solve(**steps, folder=tmp_path / "a", resume=True).x, whole.x)
 
 

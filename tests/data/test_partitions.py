@@ -17,6 +17,7 @@ from dnasa.core import InputError, Interrupted
 from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron
 from dnasa.problems.supervised import Supervised, cross_entropy
+from dnasa.runs.record import Record
 
 DIGITS = data.load("digits")
 ROWS = DIGITS._replace(**{name: getattr(DIGITS, name)[:90] for name in DIGITS._fields[1:5]})
@@ -71,9 +72,9 @@ def test_a_run_with_partitions_by_seed_is_resumed_exactly_and_not_with_another_p
             raise Interrupted("Interrupted at step 2; resume it.")
         return False
 
-    options = TRAINED | {"seed": [0, 1], "folder": tmp_path / "a", "checkpoint_every": 1}
+    options = TRAINED | {"seed": [0, 1], "folder": tmp_path / "a"}
     with pytest.raises(Interrupted):
-        solve(classification(DIVIDED), RING, callback=stop, **options)
+        solve(classification(DIVIDED), RING, record=Record(callback=stop, checkpoint_every=1), **options)
     with pytest.raises(InputError, match="the nodes' data"):
         solve(classification(DIVIDED(seed=0)), RING, resume=True, **options)
     resumed = solve(classification(DIVIDED), RING, resume=True, **options)

@@ -14,7 +14,7 @@ from conftest import pairwise, take_step
 
 from dnasa import problems, rules, solve, topology
 from dnasa.arrays import compiled
-from dnasa.core import Array, Channel, InputError, Network, Rule, Sent, Snapshot
+from dnasa.core import Array, Channel, InputError, MessageSettings, Network, Rule, Sent, Snapshot
 from dnasa.engine import fused, side_by_side, torch_compile
 from dnasa.engine.fused import Fused, supports, with_fused_messages
 from dnasa.engine.side_by_side import SideBySide, make_stepper
@@ -347,7 +347,7 @@ def test_the_fast_path_is_chosen_outside_the_rule(monkeypatch: pytest.MonkeyPatc
         (rules.dsgd(lambda t: 0.1), network, x),
         (rule._replace(form=None), network, x),
         (rule, network, torch.zeros(8, 3).half()),
-        (rule, replace(network, channel=channel), x),
+        (rule, replace(network, settings=MessageSettings(channel=channel)), x),
         (rule, replace(network, step_weights=()), x),
     ]
     for case in plain:

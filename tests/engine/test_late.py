@@ -23,6 +23,7 @@ from dnasa.rules import registry
 
 UNEVEN: Any = {"compute": [0.02, 0.1, 0.02, 0.03, 0.02], "bandwidth": 100, "latency": [10, 200], "loss": 0.1}
 SAFE = ["dsgt", "dasagt", "adanasa", "dnasa"]
+OF_MESSAGES = ("late", "clock", "rounds", "every", "message_dtype", "overlap")
 TARGETS = np.random.default_rng(0).normal(size=(5, 3)) * 3
 
 
@@ -36,8 +37,9 @@ def problem() -> Any:
 
 
 def solve(rule: Any = "dnasa", graph: Any = None, steps: int = 60, **options: Any) -> Any:
-    given = {"late": 4, "clock": UNEVEN, "progress": False} | options
-    return dnasa.solve(problem(), graph or topology.ring(5), rule, steps=steps, **given)
+    messages = {"late": 4, "clock": UNEVEN} | {key: options.pop(key) for key in OF_MESSAGES if key in options}
+    network = dnasa.connect(graph or topology.ring(5), **messages)
+    return dnasa.solve(problem(), network, rule, steps=steps, progress=False, **options)
 
 
 # ---------------------------------------------------------------- simulated
@@ -71,8 +73,8 @@ def test_the_clock_of_a_run_is_the_one_calculated_by_hand() -> None:
 
     def seconds(late: int) -> list[float]:
         quiet = problems.Custom(lambda x, node, rng: x, start=np.zeros(3))
-        options: Any = {"steps": 4, "evaluate": 1, "clock": links, "late": late, "progress": False}
-        return dnasa.solve(quiet, topology.path(2), "dnasa", **options).history.clock_seconds.tolist()
+        network = dnasa.connect(topology.path(2), clock=links, late=late)
+        return dnasa.solve(quiet, network, steps=4, evaluate=1, progress=False).history.clock_seconds.tolist()
 
     assert seconds(0) == pytest.approx([0, 1.5, 3, 4.5, 6])
     assert seconds(1) == pytest.approx([0, 1, 2, 3, 4])
@@ -117,8 +119,8 @@ def test_a_node_that_diverges_is_named() -> None:
         def gradient(self, x: np.ndarray, nodes: range, seeds: list[int], t: int) -> np.ndarray:
             return x * (np.nan if nodes[0] == 3 and t == 2 else 1)
 
-    options: Any = {"steps": 50, "clock": UNEVEN, "late": 4, "progress": False}
-    run = dnasa.solve(Broken(), topology.ring(5), "dnasa", **options)  # type: ignore[arg-type]
+    network, broken = dnasa.connect(topology.ring(5), clock=UNEVEN, late=4), Broken()
+    run = dnasa.solve(broken, network, steps=50, progress=False)  # type: ignore[arg-type]
     assert run.runs.diverged_node.tolist() == [3]
 
 
@@ -271,7 +273,7 @@ def test_what_needs_waiting_is_refused(options: dict[str, Any], message: str) ->
 
 def test_a_run_without_waiting_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be resumed, since messages are under way"):
-        solve(folder=tmp_path / "run", checkpoint_every=10)
+        solve(folder=tmp_path / "run", record=dnasa.Record(checkpoint_every=10))
     solve(folder=tmp_path / "run")
     with pytest.raises(InputError, match="cannot be resumed, since messages are under way"):
         solve(folder=tmp_path / "run", resume=True)
@@ -287,4 +289,4 @@ def test_an_interrupted_run_says_that_it_cannot_be_resumed(tmp_path: Path) -> No
             signal.raise_signal(signal.SIGTERM)  # SIGINT may be ignored, as in the background of a shell
 
     with pytest.raises(Interrupted, match="A run with late cannot be resumed"):
-        solve(folder=tmp_path / "run", evaluate=10, callback=interrupt)
+        solve(folder=tmp_path / "run", evaluate=10, record=dnasa.Record(callback=interrupt))

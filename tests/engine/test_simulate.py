@@ -9,7 +9,7 @@ import pytest
 from conftest import eta_of
 from thread_network import run_threads
 
-from dnasa import problems, rules, simulate, solve, topology
+from dnasa import connect, problems, rules, simulate, solve, topology
 from dnasa.core import Array
 from dnasa.rules import registry
 from dnasa.topology import Topology
@@ -28,9 +28,9 @@ PROBLEMS: dict[str, Callable[[], Any]] = {
 }
 ENGINES: dict[str, Callable[..., Any]] = {
     "simulated": lambda problem, graph, **options: solve(problem, graph, **options),
-    "hidden exchanges": lambda problem, graph, **options: solve(problem, graph, overlap=True, **options),
+    "hidden exchanges": lambda problem, graph, **options: solve(problem, connect(graph, overlap=True), **options),
     "two processes": lambda problem, graph, **options: run_threads(
-        graph, lambda network: solve(problem, graph, network=network, **options), 2
+        graph, lambda network: solve(problem, network, **options), 2
     )[0],
 }
 

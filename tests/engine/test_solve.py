@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
@@ -99,16 +100,16 @@ def test_a_batch_of_runs_equals_separate_runs_exactly() -> None:
 
 def test_schedules_side_by_side_equal_separate_runs_exactly() -> None:
     problem, graph = LeastSquares(dim=20), topology.ring(6)
-    both = dnasa.solve(problem, graph, steps=60, schedule=["fixed", "diminishing"])
+    both = dnasa.solve(problem, graph, rule=["dnasa:fixed", "dnasa:diminishing"], steps=60)
     for run, name in enumerate(["fixed", "diminishing"]):
-        np.testing.assert_array_equal(both.x[run], dnasa.solve(problem, graph, steps=60, schedule=name).x)
+        np.testing.assert_array_equal(both.x[run], dnasa.solve(problem, graph, f"dnasa:{name}", steps=60).x)
 
 
 def test_a_rule_of_ones_own_may_sweep() -> None:
     etas = np.array([0.01, 0.02]).reshape(-1, 1, 1, 1)
     each = [rules.dsgd(schedules.constant(eta)) for eta in (0.01, 0.02)]
     own = dnasa.solve(LeastSquares(dim=5), topology.ring(4), each, steps=30)
-    named = dnasa.solve(LeastSquares(dim=5), topology.ring(4), "dsgd", schedule="constant", eta=[0.01, 0.02], steps=30)
+    named = dnasa.solve(LeastSquares(dim=5), topology.ring(4), "dsgd:constant", eta=[0.01, 0.02], steps=30)
     np.testing.assert_array_equal(own.x, named.x)
     with pytest.raises(InputError, match="give a list of rules"):
         dnasa.solve(LeastSquares(dim=5), topology.ring(4), rules.dsgd(lambda t: etas), steps=30)
@@ -139,7 +140,7 @@ def test_the_loop_stops_when_every_run_has_diverged() -> None:
 
 def test_several_rounds_are_the_polynomial_of_w() -> None:
     """A ring of 4 has the eigenvalues 1, 1/3, 1/3 and -1/3: two rounds are an exact average."""
-    a = dnasa.solve(LeastSquares(dim=5), topology.ring(4), steps=30, rounds=2)
+    a = dnasa.solve(LeastSquares(dim=5), dnasa.connect(topology.ring(4), rounds=2), steps=30)
     b = dnasa.solve(LeastSquares(dim=5), topology.complete(4), steps=30)
     np.testing.assert_allclose(a.x, b.x, atol=1e-12)
 
@@ -148,7 +149,7 @@ def test_only_every_third_step_exchanges() -> None:
     """D-SGD on a graph that changes: the next of its matrices in every third step, the identity in the others."""
     graph, targets = topology.exact(8), np.random.default_rng(0).standard_normal((8, 3))
     pull = Custom(lambda x, node, rng: x - targets[node], start=np.ones(3), nodes=8)
-    found = dnasa.solve(pull, graph, "dsgd:constant", eta=0.1, steps=8, rounds=1, every=3, evaluate=1)
+    found = dnasa.solve(pull, dnasa.connect(graph, rounds=1, every=3), "dsgd:constant", eta=0.1, steps=8, evaluate=1)
     x = np.ones((8, 3))
     for t in range(8):
         x = x - 0.1 * (x - targets)
@@ -226,14 +227,10 @@ def broken(gradient: Callable[..., Any]) -> Custom:
             lambda p, g: dnasa.solve(p, g, "dsdg", eta=1, steps=5),
             "Unknown rule 'dsdg'. Choose from: adanasa, d2, dadam",
         ),
-        (lambda p, g: dnasa.solve(p, g, schedule="constant", steps=5), "Unknown schedule for dnasa 'constant'"),
-        (
-            lambda p, g: dnasa.solve(p, g, "dsgd:constant", eta=1, schedule="fixed", steps=5),
-            "No rule uses the schedule",
-        ),
+        (lambda p, g: dnasa.solve(p, g, "dnasa:constant", steps=5), "Unknown schedule for dnasa 'constant'"),
         (lambda p, g: dnasa.solve(p, g, [], steps=5), "No rule given"),
         (lambda p, g: dnasa.solve(p, g, "dnasa", eta=0.1, steps=5), "takes no stepsize"),
-        (lambda p, g: dnasa.solve(p, g, rules.dsgd(lambda t: 1), eta=0.1, steps=5), "leave eta and schedule out"),
+        (lambda p, g: dnasa.solve(p, g, rules.dsgd(lambda t: 1), eta=0.1, steps=5), "leave eta out"),
         (lambda p, g: dnasa.solve(p, g, steps=bad("a")), "steps must be a positive whole number"),
         (lambda p, g: dnasa.solve(p, g, steps=5, seed=bad(None)), "A seed must be"),
         (lambda p, g: dnasa.solve(p, g, steps=5, seed=[]), "No seed given"),
@@ -242,15 +239,24 @@ def broken(gradient: Callable[..., Any]) -> Custom:
         (lambda p, g: dnasa.solve(p, g, "dsgd", eta=bad(np.ones((2, 2))), steps=5), r"eta must be .* shape \(2, 2\)"),
         (lambda p, g: dnasa.solve(p, g, "dsgd", eta=bad(lambda t: "a"), steps=5), "stepsize at step 0 is 'a'"),
         (lambda p, g: dnasa.solve(p, g, "dsgd", eta=bad(lambda t: None), steps=5), "stepsize at step 0 is None"),
-        (lambda p, g: dnasa.solve(p, g, steps=5, rounds=bad(1.5)), "must be a positive whole number, not 1.5"),
+        (
+            lambda p, g: dnasa.solve(p, dnasa.connect(g, rounds=bad(1.5)), steps=5),
+            "must be a positive whole number, not 1.5",
+        ),
         (lambda p, g: dnasa.solve(p, g, steps=5, start=bad("a")), "start must be an array of real numbers"),
         (lambda p, g: dnasa.solve(p, g, steps=5, start=bad([[1], [1, 2]])), "start must be an array of real numbers"),
-        (lambda p, g: dnasa.solve(p, g, steps=5, stop={"rule": 1}), "no metric 'rule' to stop at"),
-        (lambda p, g: dnasa.solve(p, g, steps=5, stop={"consensus": bad("a")}), "threshold of 'consensus'"),
-        (lambda p, g: dnasa.solve(p, g, steps=5, stop=bad(["consensus"])), "stop must be a dictionary"),
-        (lambda p, g: dnasa.solve(p, g, steps=5, callback=bad(3)), "callback must be a function"),
+        (lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(stop={"rule": 1})), "no metric 'rule' to stop at"),
         (
-            lambda p, g: dnasa.solve(p, g, steps=5, metrics={"step": lambda x: 1.0}),
+            lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(stop={"consensus": bad("a")})),
+            "threshold of 'consensus'",
+        ),
+        (
+            lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(stop=bad(["consensus"]))),
+            "stop must be a dictionary",
+        ),
+        (lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(callback=bad(3))), "callback must be a function"),
+        (
+            lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(metrics={"step": lambda x: 1.0})),
             "'step' is a column of every history",
         ),
         (lambda p, g: LeastSquares(noise=-1), "noise must be"),
@@ -258,10 +264,13 @@ def broken(gradient: Callable[..., Any]) -> Custom:
         (lambda p, g: dnasa.solve(p, g, steps=5, seed=-1), "seed"),
         (lambda p, g: dnasa.solve(p, g, steps=5, evaluate=[9]), "between 0 and 5"),
         (lambda p, g: dnasa.solve(p, g, steps=5, start=np.zeros(4)), r"start has shape \(4,\)"),
-        (lambda p, g: dnasa.solve(p, g, steps=5, rounds=0), "must be a positive whole number, not 0"),
-        (lambda p, g: dnasa.solve(p, g, steps=5, every=0), "every must be a positive whole number, not 0"),
-        (lambda p, g: dnasa.solve(p, g, steps=5, every=6), "every is 6, but the run has 5 steps"),
-        (lambda p, g: dnasa.solve(p, g, "extra", eta=0.1, steps=5, every=2), "cannot skip exchanges"),
+        (lambda p, g: dnasa.solve(p, dnasa.connect(g, rounds=0), steps=5), "must be a positive whole number, not 0"),
+        (
+            lambda p, g: dnasa.solve(p, dnasa.connect(g, every=0), steps=5),
+            "every must be a positive whole number, not 0",
+        ),
+        (lambda p, g: dnasa.solve(p, dnasa.connect(g, every=6), steps=5), "every is 6, but the run has 5 steps"),
+        (lambda p, g: dnasa.solve(p, dnasa.connect(g, every=2), "extra", eta=0.1, steps=5), "cannot skip exchanges"),
         (lambda p, g: dnasa.solve(quadratic(nodes=3), g, steps=5), "data for 3 nodes, the topology has 8"),
         (lambda p, g: dnasa.solve(p, g, "d2", eta=0.1, steps=5), r"above -1/3.*lazy"),
         (lambda p, g: dnasa.solve(broken(lambda x, i, r: x[:2]), g, steps=5), r"node 0 has shape \(2,\)"),
@@ -334,11 +343,13 @@ def test_a_start_with_gradients_is_not_recorded() -> None:
 
 
 def test_what_is_counted_belongs_to_each_rule_and_round() -> None:
-    both = dnasa.solve(LeastSquares(dim=7), topology.ring(5), ["dsgd", "dnasa"], eta=0.01, steps=10, rounds=3).final()
+    both = dnasa.solve(
+        LeastSquares(dim=7), dnasa.connect(topology.ring(5), rounds=3), ["dsgd", "dnasa"], eta=0.01, steps=10
+    ).final()
     assert both.bytes.tolist() == [10 * 10 * 3 * 7 * 8, 10 * 10 * 3 * 3 * 7 * 8]
     assert both.messages.tolist() == [10 * 10 * 3] * 2
     assert both.tracking.isna().tolist() == [True, False]
-    alone = dnasa.solve(LeastSquares(dim=7), topology.ring(5), steps=10, rounds=3).final()
+    alone = dnasa.solve(LeastSquares(dim=7), dnasa.connect(topology.ring(5), rounds=3), steps=10).final()
     assert both.tracking[1] == pytest.approx(alone.tracking[0])
 
 
@@ -362,15 +373,19 @@ def test_checks_on_a_gpu_are_read_before_they_take_much_memory() -> None:
 
 
 def test_d2_is_allowed_where_the_rounds_make_w_positive() -> None:
-    assert dnasa.solve(LeastSquares(dim=5), topology.ring(4), "d2", eta=0.01, steps=5, rounds=2).x.shape == (4, 5)
+    assert dnasa.solve(
+        LeastSquares(dim=5), dnasa.connect(topology.ring(4), rounds=2), "d2", eta=0.01, steps=5
+    ).x.shape == (4, 5)
     with pytest.raises(InputError, match="lazy"):
         dnasa.solve(LeastSquares(dim=5), topology.ring(2000), "d2", eta=0.01, steps=5)
 
 
-def test_a_network_of_ones_own_needs_three_things() -> None:
+def test_a_network_of_ones_own_needs_three_things_and_its_graph() -> None:
     graph = topology.ring(4)
     network = dnasa.Network(4, lambda messages, t: tuple(graph.weights @ m for m in messages), lambda a: a.mean(-2))
-    own = dnasa.solve(LeastSquares(dim=5), graph, steps=20, network=network)
+    with pytest.raises(InputError, match="does not say which graph it has"):
+        dnasa.solve(LeastSquares(dim=5), network, steps=20)
+    own = dnasa.solve(LeastSquares(dim=5), replace(network, topology=graph), steps=20)
     np.testing.assert_allclose(own.x, dnasa.solve(LeastSquares(dim=5), graph, steps=20).x, atol=1e-12)
 
 
@@ -395,14 +410,9 @@ class SameBuffer(LeastSquares):
 def test_a_problem_may_return_the_same_buffer_at_every_step(rule: str, rounds: int, overlap: bool) -> None:
     if overlap and rule not in ("dnasa", "dasagt"):
         pytest.skip("cannot be hidden")
-    options: dict[str, Any] = {
-        "steps": 30,
-        "eta": None if rule == "dnasa" else 0.01,
-        "rounds": rounds,
-        "overlap": overlap,
-    }
-    graph = topology.ring(5, weights="lazy")
-    a, b = (dnasa.solve(kind(dim=4), graph, rule, **options) for kind in (SameBuffer, LeastSquares))
+    eta = None if rule == "dnasa" else 0.01
+    network = dnasa.connect(topology.ring(5, weights="lazy"), rounds=rounds, overlap=overlap)
+    a, b = (dnasa.solve(kind(dim=4), network, rule, steps=30, eta=eta) for kind in (SameBuffer, LeastSquares))
     np.testing.assert_array_equal(a.x, b.x)
 
 
@@ -419,13 +429,7 @@ def test_a_rule_made_from_a_number_says_what_a_schedule_is(name: str, number: An
         dnasa.solve(quadratic(), graph, rule, steps=20)
     if rule.hides:
         with pytest.raises(InputError, match="a schedule is a function of t"):
-            dnasa.solve(quadratic(), graph, rule, steps=20, overlap=True)
-
-
-def test_a_network_of_another_topology_is_refused() -> None:
-    for other in (topology.ring(8), topology.complete(5)):
-        with pytest.raises(InputError, match="made for another topology"):
-            dnasa.solve(LeastSquares(dim=3), topology.ring(5), steps=3, network=dnasa.connect(other))
+            dnasa.solve(quadratic(), dnasa.connect(graph, overlap=True), rule, steps=20)
 
 
 @pytest.mark.parametrize("rule", ["dnasa", "dsgd"])
@@ -491,7 +495,7 @@ def test_divergence_in_one_process_is_recorded_with_its_step_and_node(processes:
             return g
 
     graph = topology.ring(5)
-    work = lambda network: dnasa.solve(Broken(dim=3), graph, steps=20, evaluate=10, network=network)  # noqa: E731
+    work = lambda network: dnasa.solve(Broken(dim=3), network, steps=20, evaluate=10)  # noqa: E731
     for result in run_threads(graph, work, processes):
         assert (result.runs.diverged[0], result.runs.diverged_node[0]) == (7, 3)
 
@@ -522,7 +526,9 @@ def test_a_callback_sees_every_evaluation_and_may_stop_the_run() -> None:
         seen.append(evaluation)
         return evaluation.step >= 30
 
-    result = dnasa.solve(LeastSquares(dim=3), topology.ring(4), steps=100, evaluate=10, callback=callback)
+    result = dnasa.solve(
+        LeastSquares(dim=3), topology.ring(4), steps=100, evaluate=10, record=dnasa.Record(callback=callback)
+    )
     assert [evaluation.step for evaluation in seen] == [0, 10, 20, 30]
     assert result.history.step.tolist() == [0, 10, 20, 30]
     assert seen[-1].rows[0]["test_loss"] == result.history.test_loss.iloc[-1]
@@ -530,40 +536,47 @@ def test_a_callback_sees_every_evaluation_and_may_stop_the_run() -> None:
 
 
 def test_a_run_that_is_stopped_at_its_start_makes_no_further_evaluation() -> None:
-    result = dnasa.solve(quadratic(), topology.ring(4), steps=30, evaluate=1, callback=lambda e: e.step == 0)
+    result = dnasa.solve(
+        quadratic(), topology.ring(4), steps=30, evaluate=1, record=dnasa.Record(callback=lambda e: e.step == 0)
+    )
     assert result.history.step.tolist() == [0]
 
 
 def test_traffic_is_that_of_the_steps_taken() -> None:
     def work(network: Network) -> Any:
-        options: Any = {"evaluate": 1, "callback": lambda e: e.step == 4, "network": network}
-        return dnasa.solve(quadratic(), topology.ring(4), "dsgd", eta=0.1, steps=30, **options).settings["timing"]
+        record = dnasa.Record(callback=lambda e: e.step == 4)
+        run = dnasa.solve(quadratic(), network, "dsgd", eta=0.1, steps=30, evaluate=1, record=record)
+        return run.settings["timing"]
 
     assert [timing["messages_per_step"] for timing in run_threads(topology.ring(4), work)] == [2, 2, 2, 2]
 
 
 def test_an_undefined_own_metric_is_neither_divergence_nor_a_reason_to_stop() -> None:
-    options: Any = {"metrics": {"odd": lambda x: float("nan")}, "stop": {"odd": 1.0}}
-    result = dnasa.solve(quadratic(), topology.ring(4), steps=30, evaluate=10, **options)
+    record = dnasa.Record(metrics={"odd": lambda x: float("nan")}, stop={"odd": 1.0})
+    result = dnasa.solve(quadratic(), topology.ring(4), steps=30, evaluate=10, record=record)
     assert result.history.step.tolist() == [0, 10, 20, 30]
     assert result.runs.diverged.isna().all()
 
 
 def test_a_run_stops_at_a_threshold(tmp_path: Path) -> None:
     problem, graph = LeastSquares(dim=3), topology.ring(4)
-    result = dnasa.solve(problem, graph, steps=2000, evaluate=10, stop={"grad_norm": 0.3}, folder=tmp_path / "run")
+    result = dnasa.solve(
+        problem, graph, steps=2000, evaluate=10, folder=tmp_path / "run", record=dnasa.Record(stop={"grad_norm": 0.3})
+    )
     assert result.history.step.iloc[-1] < 2000
     assert result.final().grad_norm[0] <= 0.3 < result.history.grad_norm.iloc[-2]
     assert "Stopped at step" in (tmp_path / "run" / "log.txt").read_text()
     with pytest.raises(InputError, match="no metric 'gradnorm' to stop at"):
-        dnasa.solve(problem, graph, steps=5, stop={"gradnorm": 1})
+        dnasa.solve(problem, graph, steps=5, record=dnasa.Record(stop={"gradnorm": 1}))
 
 
 def test_processes_stop_together() -> None:
     graph = topology.ring(4)
 
     def work(network: Network) -> Result:
-        return dnasa.solve(LeastSquares(dim=3), graph, steps=500, evaluate=5, stop={"grad_norm": 0.5}, network=network)
+        return dnasa.solve(
+            LeastSquares(dim=3), network, steps=500, evaluate=5, record=dnasa.Record(stop={"grad_norm": 0.5})
+        )
 
     steps = [result.history.step.iloc[-1] for result in run_threads(graph, work, 2)]
     assert steps[0] == steps[1] < 500
@@ -571,11 +584,15 @@ def test_processes_stop_together() -> None:
 
 def test_own_metrics_are_in_the_history() -> None:
     result = dnasa.solve(
-        LeastSquares(dim=3), topology.ring(4), steps=20, seed=[0, 1], metrics={"size": lambda x: np.abs(x).sum()}
+        LeastSquares(dim=3),
+        topology.ring(4),
+        steps=20,
+        seed=[0, 1],
+        record=dnasa.Record(metrics={"size": lambda x: np.abs(x).sum()}),
     )
     np.testing.assert_allclose(result.final()["size"], np.abs(result.mean).sum(-1))
     with pytest.raises(InputError, match="metric 'bad' must return one number"):
-        dnasa.solve(LeastSquares(dim=3), topology.ring(4), steps=2, metrics={"bad": lambda x: x})
+        dnasa.solve(LeastSquares(dim=3), topology.ring(4), steps=2, record=dnasa.Record(metrics={"bad": lambda x: x}))
 
 
 def test_eta_may_be_a_function_of_t() -> None:
@@ -589,14 +606,14 @@ def test_eta_may_be_a_function_of_t() -> None:
     assert both.runs.schedule.tolist() == ["diminishing", "warm"]
     np.testing.assert_array_equal(both.x[1], own.x)
     with pytest.raises(InputError, match="schedule of its own"):
-        dnasa.solve(problem, graph, "dsgt", eta=warm, schedule="fixed", steps=4)
+        dnasa.solve(problem, graph, "dsgt:fixed", eta=warm, steps=4)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_eta_needs_no_values_beyond_the_last_step(overlap: bool) -> None:
     etas = [0.1] * 10
     assert dnasa.solve(
-        quadratic(), topology.ring(4), "dasagt", eta=lambda t: etas[t], steps=10, overlap=overlap
+        quadratic(), dnasa.connect(topology.ring(4), overlap=overlap), "dasagt", eta=lambda t: etas[t], steps=10
     ).x.shape == (4, 3)
 
 
@@ -691,9 +708,7 @@ def test_rows_are_node_weights() -> None:
     assert not torch.equal(by_rows.x, alike.x)
     for real in run_threads(
         topology.ring(3),
-        lambda network: dnasa.solve(
-            make(), topology.ring(3), "dsgt", eta=0.1, steps=20, node_weights="rows", network=network
-        ),
+        lambda network: dnasa.solve(make(), network, "dsgt", eta=0.1, steps=20, node_weights="rows"),
     ):
         np.testing.assert_allclose(real.x, by_rows.x, rtol=0, atol=1e-12)
         np.testing.assert_allclose(real.history.train_loss, by_rows.history.train_loss, rtol=1e-12)

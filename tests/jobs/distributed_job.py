@@ -13,7 +13,7 @@ import numpy as np
 
 from dnasa import rules, solve, topology
 from dnasa.core import Array, InputError
-from dnasa.networks import connect
+from dnasa.networks import connect, with_timing
 from dnasa.problems import Custom, LeastSquares
 from dnasa.rules.registry import example
 from dnasa.topology import Topology
@@ -60,14 +60,16 @@ def same(engine: str) -> None:
         options: Any = {"steps": 150 if name == "ring" else 80, "eta": [1e-3], "evaluate": 80}
         network, problem = connect(graph, engine, rounds, every=every), LeastSquares(dim=12)
         drawn = samples(problem)
-        real = solve(problem, graph, names, network=network, **options)
+        real = solve(problem, network, names, **options)
         whole = {
-            key: value for text in network.allgather_text(json.dumps(drawn)) for key, value in json.loads(text).items()
+            key: value
+            for text in network.processes.allgather_text(json.dumps(drawn))
+            for key, value in json.loads(text).items()
         }
         if network.rank == 0:
             alone = LeastSquares(dim=12)
             expected = samples(alone)
-            simulated = solve(alone, graph, names, rounds=rounds, every=every, **options)
+            simulated = solve(alone, connect(graph, "simulated", rounds=rounds, every=every), names, **options)
             np.testing.assert_allclose(real.x, simulated.x, rtol=0, atol=1e-10)
             assert whole == expected
             columns = ["train_loss", "test_loss", "grad_norm", "consensus"]
@@ -89,7 +91,7 @@ def network(engine: str) -> None:
     graph = topology.ring(8)
     problem = classification(from_arrays(x, y), 8)
     net = connect(graph, engine)
-    real = solve(problem, graph, steps=200, evaluate=100, network=net)
+    real = solve(problem, net, steps=200, evaluate=100)
     if net.rank == 0:
         simulated = solve(problem, graph, steps=200, evaluate=100)
         assert float((real.x - simulated.x).norm() / simulated.x.norm()) < 1e-4
@@ -126,17 +128,15 @@ def optimizer(engine: str) -> None:
             opt.step()
         with opt.averaged():
             assert opt.consensus() >= 0
-        ends.append(net.gather(opt.flat.clone()))
+        ends.append(net.processes.gather(opt.flat.clone()))
         opt.state_dict()
     assert torch.equal(*ends[:2])
     hidden, plain = (
-        solve(problem, graph, steps=60, start=start, network=net, overlap=overlap, evaluate=[60]).x
+        solve(problem, with_timing(net, overlap=overlap), steps=60, start=start, evaluate=[60]).x
         for overlap in (True, False)
     )
     assert torch.equal(hidden, plain)
-    half = solve(
-        problem, graph, steps=60, start=start, network=connect(graph, engine, message_dtype="bfloat16"), overlap=True
-    )
+    half = solve(problem, connect(graph, engine, message_dtype="bfloat16", overlap=True), steps=60, start=start)
     if net.rank == 0:
         simulated = solve(problem, graph, steps=60, start=start)
         np.testing.assert_allclose(ends[0], simulated.x, rtol=0, atol=1e-10)
@@ -144,7 +144,7 @@ def optimizer(engine: str) -> None:
             ends[2], solve(problem, graph, "adanasa", steps=60, start=start).x, rtol=0, atol=1e-10
         )
         np.testing.assert_allclose(plain, simulated.x, rtol=0, atol=1e-10)
-        simulated_half = solve(problem, graph, steps=60, start=start, message_dtype="bfloat16")
+        simulated_half = solve(problem, connect(graph, "simulated", message_dtype="bfloat16"), steps=60, start=start)
         np.testing.assert_allclose(half.x, simulated_half.x, rtol=0, atol=1e-10)
         print("same optimizer")
 
@@ -157,11 +157,11 @@ def all_reduce(engine: str) -> None:
     from dnasa.optim import Decentralized
 
     graph, net = topology.complete(8), connect(topology.complete(8), engine)
-    assert net.all_reduce
+    assert net.settings.all_reduce
     options: Any = {"steps": 40, "evaluate": 5}
-    real = [solve(LeastSquares(dim=12), graph, network=net, overlap=overlap, **options) for overlap in (False, True)]
-    size = len(net.allgather_text(""))
-    arrays = net.traffic.bytes / (2 * (size - 1) / size * 12 * 8)
+    real = [solve(LeastSquares(dim=12), with_timing(net, overlap=overlap), **options) for overlap in (False, True)]
+    size = len(net.processes.allgather_text(""))
+    arrays = net.processes.traffic.bytes / (2 * (size - 1) / size * 12 * 8)
     assert arrays == 2 * 40 * 3 + 1  # hidden, x of step 41 has travelled
     simulated = solve(LeastSquares(dim=12), graph, **options)
     for each in real:
@@ -177,7 +177,7 @@ def all_reduce(engine: str) -> None:
         ((model(torch.ones(1, 3).double()) - net.rank) ** 2).mean().backward()
         opt.step()
     with opt.averaged():
-        ends = [float(text) for text in net.allgather_text(str(float(model.bias.detach())))]
+        ends = [float(text) for text in net.processes.allgather_text(str(float(model.bias.detach())))]
     assert len(set(ends)) == 1
     if net.rank == 0:
         print("same all-reduce")
@@ -212,8 +212,8 @@ def compressed(engine: str) -> None:
         sent.clear()
         net = connect(tests.GRAPH, engine, compress=name)
         done = tests.solve(network=net, steps=10, evaluate=[10])
-        assert net.traffic.bytes == sum(sent) > 0
-        total = sum(int(text) for text in net.allgather_text(str(sum(sent))))
+        assert net.processes.traffic.bytes == sum(sent) > 0
+        total = sum(int(text) for text in net.processes.allgather_text(str(sum(sent))))
         counted = done.final().bytes.item()
         assert abs(total / counted - 1) < 0.1, (name, total, counted)
         if net.rank == 0:
@@ -227,7 +227,7 @@ def settings(engine: str) -> None:
         try:
             graph = topology.make(name, 4)
             problem = Custom(lambda x, node, rng: x, np.zeros(3), fingerprint=data)
-            solve(problem, graph, network=connect(graph, engine, **how), steps=5, seed=seed)
+            solve(problem, connect(graph, engine, **how), steps=5, seed=seed)
         except InputError as error:
             if rank == 1:  # rank 0 names the same
                 print(error)
@@ -271,7 +271,7 @@ def wait(engine: str, what: str) -> None:
 
     cli.running.engine = engine
     try:
-        solve(Custom(gradient, start=np.zeros(3)), graph, steps=10**7, network=net, evaluate=[0])
+        solve(Custom(gradient, start=np.zeros(3)), net, steps=10**7, evaluate=[0])
     except core.InputError as error:
         cli.fail(2, str(error))
     except core.RunError as error:

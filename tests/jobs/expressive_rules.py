@@ -6,7 +6,7 @@ import numpy as np
 
 from dnasa import Result, channels, rules, solve, topology
 from dnasa.core import Array, Exchange, Gradients, Messages, Network, Rule
-from dnasa.networks import simulated
+from dnasa.networks import simulated, with_timing
 from dnasa.problems import Custom, Problem
 
 ETA = 0.05
@@ -200,11 +200,14 @@ CASES = {
 
 
 def run(
-    name: str, network: Network | None = None, task: Problem | None = None, steps: int = 30, **options: Any
+    name: str,
+    network: Network | None = None,
+    task: Problem | None = None,
+    steps: int = 30,
+    overlap: bool = False,
+    **options: Any,
 ) -> Result:
     case = CASES[name]
     graph = case.graph(NODES)
-    network = network or simulated.connect(graph, channel=case.channel)
-    return solve(
-        task or problem(), graph, case.rule(), network=network, steps=steps, progress=False, **(case.options | options)
-    )
+    network = with_timing(network or simulated.connect(graph, channel=case.channel), overlap=overlap)
+    return solve(task or problem(), network, case.rule(), steps=steps, progress=False, **case.options | options)

@@ -36,7 +36,9 @@ from dnasa.networks import simulated
 from dnasa.problems import LeastSquares
 from dnasa.runs import checkpoints
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.record import Record
 from dnasa.runs.result import Result, parse_rows
+from dnasa.topology import Topology
 
 
 class Setting:
@@ -69,14 +71,14 @@ class Setting:
         )
         self.seed = seed
 
-    def network(self) -> Network | None:
+    def network(self) -> Network | Topology:
         if not self.faults:
-            return None
+            return self.graph
         return simulated.connect(self.graph, channel=faulty(**self.faults, seed=self.seed))
 
     def run(self, **more: Any) -> Result:
         problem = LeastSquares(dim=6)
-        return solve(problem, self.graph, self.rule, network=self.network(), progress=False, **self.options, **more)
+        return solve(problem, self.network(), self.rule, progress=False, **self.options, **more)
 
 
 def lost_updates(result: Result, expected: Result) -> int:
@@ -141,7 +143,7 @@ def kill(
         more = {
             "folder": folder,
             "resume": attempt > 0 and (folder / "config.json").exists(),
-            "checkpoint_every": setting.every,
+            "record": Record(checkpoint_every=setting.every),
         }
 
         def work(more: dict[str, Any] = more, attempt: int = attempt) -> None:
@@ -205,7 +207,7 @@ def full_disk(seed: int, folder: Path, faults: Counter[str]) -> int:
             sync(number)
 
         os.fsync = full  # type: ignore[assignment]
-        setting.run(folder=folder, checkpoint_every=setting.every)
+        setting.run(folder=folder, record=Record(checkpoint_every=setting.every))
 
     code = in_child(work)
     assert code in (0, 3), code
@@ -218,7 +220,9 @@ def full_disk(seed: int, folder: Path, faults: Counter[str]) -> int:
     if RunFolder(folder).state == "done":  # the disk was full after the end of the run
         return lost_updates(Result.load(folder), expected)
     resume = (folder / "config.json").exists()
-    return lost_updates(setting.run(folder=folder, resume=resume, checkpoint_every=setting.every), expected)
+    return lost_updates(
+        setting.run(folder=folder, resume=resume, record=Record(checkpoint_every=setting.every)), expected
+    )
 
 
 def lost_messages(seed: int, folder: Path, faults: Counter[str]) -> int:
@@ -318,8 +322,10 @@ def job(seed: int, what: str = "alone", folder: Path = Path(), dying: dict[str, 
 
     problem.gradient = gradient.__get__(problem)
     network = connect(graph, engine, survive=what == "survive", timeout=60)
-    storage: Any = {} if what == "alone" else {"folder": folder, "checkpoint_every": 17, "resume": what == "resume"}
-    result = solve(problem, graph, steps=300, evaluate=30, seed=seed, network=network, progress=False, **storage)
+    storage: Any = (
+        {} if what == "alone" else {"folder": folder, "record": Record(checkpoint_every=17), "resume": what == "resume"}
+    )
+    result = solve(problem, network, steps=300, evaluate=30, seed=seed, progress=False, **storage)
     if what == "survive":
         (folder.parent / f"steps-{rank}.json").write_text(json.dumps(steps))
     return result

@@ -44,7 +44,7 @@ def compare(network: Network, rule: str, net: nn.Module, expected: nn.Module) ->
     for (name, a), b in zip(net.state_dict().items(), expected.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
     weights = torch.cat([p.detach().reshape(-1) for p in net.parameters()])[None]
-    assert not torch.equal(*network.gather(weights).split(1))  # the nodes have gradients of their own
+    assert not torch.equal(*network.processes.gather(weights).split(1))  # the nodes have gradients of their own
     print(f"same {rule} at {network.rank}", flush=True)
 
 
@@ -173,7 +173,7 @@ def lightning() -> None:
             compare(self.network, self.rule, self.net, expected)
             with self.optimizers().optimizer.averaged():
                 means = torch.cat([p.detach().reshape(-1) for p in self.net.parameters()])[None]
-            assert torch.equal(*self.network.gather(means).split(1))
+            assert torch.equal(*self.network.processes.gather(means).split(1))
 
     for rule in RULES:
         trainer = lightning.Trainer(

@@ -102,7 +102,7 @@ def job(folder: str, seed: str, processes: str, kinds: str) -> None:
         return original(x, nodes, seeds, t)
 
     problem.gradient = gradient  # type: ignore[method-assign]
-    solve(problem, graph, steps=last + APART, evaluate=10, network=network, progress=False, folder=f"{folder}/run")
+    solve(problem, network, steps=last + APART, evaluate=10, progress=False, folder=f"{folder}/run")
     Path(folder, f"times-{rank}.json").write_text(json.dumps(times))
 
 

@@ -82,7 +82,7 @@ def main(
     logging.captureWarnings(True)
     warnings.formatwarning = lambda message, *_: str(message)
     network = dnasa.connect("ring", sites=sites, timeout=timeout)
-    members: Any = network.membership.survivors.__self__.members  # type: ignore[union-attr]
+    members: Any = network.processes.membership.survivors.__self__.members  # type: ignore[union-attr]
     node, nodes = members.node, network.nodes
     note_losses(members, folder / f"losses-{node}")
     x, y = load_digits(return_X_y=True)

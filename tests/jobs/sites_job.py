@@ -45,7 +45,7 @@ def train(network: Network, site: Any, **options: Any) -> tuple[Decentralized, t
         opt.zero_grad()
         loss(parallel, batch(dist.get_rank(), t)).backward()
         opt.step()
-    rows = network.gather(opt.flat.clone())
+    rows = network.processes.gather(opt.flat.clone())
     with opt.averaged():
         torch.testing.assert_close(opt.flat[0], rows.mean(0))
     return opt, start, rows
@@ -76,14 +76,14 @@ def main() -> None:
     assert (network.nodes, network.rank) == (SITES, dist.get_rank() // PROCESSES)
     for options in ({"rule": "adanasa", "steps": STEPS}, {"rule": "dnasa"}, {"rule": "dsgt", "eta": 0.1}):
         opt, start, rows = train(network, site, **options)
-        checksums = network.allgather_text(str(zlib.crc32(opt.flat.numpy().tobytes())))
+        checksums = network.processes.allgather_text(str(zlib.crc32(opt.flat.numpy().tobytes())))
         assert checksums[0] == checksums[1] != checksums[2] == checksums[3]
         np.testing.assert_allclose(rows, expected(opt, start), rtol=0, atol=1e-10)
         if dist.get_rank() == 0:
             print("same", options["rule"], flush=True)
     compressed = dnasa.connect("ring", site=site, compress="topk:0.5")
     opt, *_ = train(compressed, site, rule="dnasa")
-    checksums = network.allgather_text(str(zlib.crc32(opt.flat.numpy().tobytes())))
+    checksums = network.processes.allgather_text(str(zlib.crc32(opt.flat.numpy().tobytes())))
     assert checksums[0] == checksums[1] != checksums[2] == checksums[3]
     try:
         train(network, None)

@@ -28,7 +28,7 @@ from test_recovery import Process, in_threads
 from thread_network import ThreadTransport, run_threads
 
 import dnasa
-from dnasa.core import Membership, Network, ProcessLost
+from dnasa.core import Membership, Network, Processes, ProcessLost
 from dnasa.data.summaries import Summary
 from dnasa.engine.plan import _node_data
 from dnasa.engine.recovery import Position, positions_of
@@ -76,12 +76,12 @@ class Site:
                     self._cycle()
                 except ProcessLost:
                     if not self.stopped:
-                        self.network = self.network.membership.survivors()  # type: ignore[misc]
+                        self.network = self.network.processes.membership.survivors()  # type: ignore[misc]
         except Exception as error:
             self.error = error
 
     def _cycle(self) -> None:
-        self.nodes = list(self.network.node_ids)
+        self.nodes = list(self.network.processes.node_ids)
         x = np.arange(SIZE, dtype=np.float64)[None] % 7 + self.members.node
         for k in range(CYCLE):
             if self.poison is not None:
@@ -285,7 +285,7 @@ def test_a_member_that_adds_absurd_numbers_to_a_sum_is_named_and_left_out(
         try:
             return float(network.mean(np.full((1, 30), value)).max())
         except ProcessLost:
-            return 0.0 if network.rank == 2 else mean(network.membership.survivors())  # type: ignore[misc]
+            return 0.0 if network.rank == 2 else mean(network.processes.membership.survivors())  # type: ignore[misc]
 
     last = threading.Thread(target=mean, args=(networks[2],), daemon=True)
     last.start()
@@ -303,10 +303,12 @@ def test_a_text_that_cannot_be_read_names_its_site(text: str) -> None:
         2,
         lambda messages, t: messages,
         lambda a: 0 * a.mean(-2) + 1,
-        range(1),
-        allgather_text=lambda own: [own, text],
-        names=NAMES,
-        membership=Membership(accuse=lambda *accusation: accused.append(accusation)),
+        processes=Processes(
+            range(1),
+            names=NAMES,
+            allgather_text=lambda own: [own, text],
+            membership=Membership(accuse=lambda *accusation: accused.append(accusation)),
+        ),
     )
     problem, score = dnasa.problems.LeastSquares(), {"task": "classification", "site_scores": [1.0, 2.0]}
     divergence = Divergence(network, 2, 3)
@@ -316,9 +318,9 @@ def test_a_text_that_cannot_be_read_names_its_site(text: str) -> None:
         lambda: _node_data(problem, network, [0]),
         lambda: positions_of(network, Position(1, 2, False, {"the rule": "dnasa"})),
         divergence._agree,
-        lambda: network.allgather_json(score, lambda given: like(score, given)),
-        lambda: network.allgather_json([], checked_events),
-        lambda: network.allgather_json(own, lambda given: checked_summaries(own, given)),
+        lambda: network.processes.allgather_json(score, lambda given: like(score, given)),
+        lambda: network.processes.allgather_json([], checked_events),
+        lambda: network.processes.allgather_json(own, lambda given: checked_summaries(own, given)),
         lambda: FirstPass([], [], network),
     ]
     for number, reader in enumerate(readers, start=1):
@@ -337,13 +339,13 @@ def test_a_member_whose_text_cannot_be_read_is_named_and_left_out(
 
     def exchange(network: Network) -> list[int]:
         try:
-            return network.allgather_json(network.rank, int)
+            return network.processes.allgather_json(network.rank, int)
         except ProcessLost:
-            return exchange(network.membership.survivors())  # type: ignore[misc]
+            return exchange(network.processes.membership.survivors())  # type: ignore[misc]
 
     def send_nothing() -> None:
         with suppress(ProcessLost):
-            networks[2].allgather_text("nothing")
+            networks[2].processes.allgather_text("nothing")
 
     threading.Thread(target=send_nothing, daemon=True).start()
     assert in_threads(*(lambda n=n: exchange(n) for n in networks[:2])) == [[0, 1]] * 2
@@ -562,7 +564,7 @@ def test_no_rule_sends_numbers_beyond_the_limits(monkeypatch: pytest.MonkeyPatch
             return 0.1 * 10.0**node * (x - 10.0**node * np.arange(4)) + rng.normal(size=4)
 
         problem = dnasa.problems.Custom(gradient, start=np.full(4, 100.0), fingerprint="uneven")
-        dnasa.solve(problem, graph, rule, eta=eta, steps=40, network=network, evaluate=[40])
+        dnasa.solve(problem, network, rule, eta=eta, steps=40, evaluate=[40])
 
     graph = dnasa.topology.ring(4, weights="lazy")
     monkeypatch.setattr(ThreadTransport, "inspect", inspect)

@@ -35,12 +35,12 @@ GRAPHS = {
 
 
 def predicted(
-    graph: Topology, clock: Any, rule: str = "dsgd", steps: int = 7, evaluate: Any = 1, **options: Any
+    graph: Topology, clock: Any, rule: str = "dsgd", steps: int = 7, evaluate: Any = 1, **messages: Any
 ) -> list[float]:
     problem = problems.Custom(lambda x, node, rng: x, start=np.ones(DIM), nodes=graph.nodes)
     eta = 0.01 if dnasa.rules.RULES[rule].needs_eta else None
-    options |= {"steps": steps, "evaluate": evaluate, "clock": clock, "progress": False}
-    run = dnasa.solve(problem, graph, rule, eta=eta, **options)
+    network = dnasa.connect(graph, clock=clock, **messages)
+    run = dnasa.solve(problem, network, rule, eta=eta, steps=steps, evaluate=evaluate, progress=False)
     return run.history.clock_seconds.tolist()
 
 
@@ -171,13 +171,11 @@ def test_compressed_messages_take_the_seconds_of_their_bytes() -> None:
     assert compressed < plain
     history = dnasa.solve(
         problems.Custom(lambda x, node, rng: x, start=np.ones(DIM), nodes=6),
-        "ring",
+        dnasa.connect(GRAPHS["ring"], compress="sign", clock=HOME),
         "dsgd",
         steps=7,
         eta=0.01,
-        compress="sign",
         progress=False,
-        clock=HOME,
     ).history
     sent = history.bytes.iloc[-1] / 6 * BYTE / 0.02
     assert compressed == pytest.approx(7 * (0.05 + 0.06) + sent)
@@ -185,10 +183,11 @@ def test_compressed_messages_take_the_seconds_of_their_bytes() -> None:
 
 def test_rules_side_by_side_have_their_own_times() -> None:
     problem = problems.Custom(lambda x, node, rng: x, start=np.ones(DIM), nodes=6)
-    options: Any = {"steps": 7, "eta": 0.01, "clock": UNEVEN, "progress": False}
-    together = dnasa.solve(problem, "ring", ["dsgd", "gt_hsgd"], **options).history
+    network = dnasa.connect(GRAPHS["ring"], clock=UNEVEN)
+    options: Any = {"steps": 7, "eta": 0.01, "progress": False}
+    together = dnasa.solve(problem, network, ["dsgd", "gt_hsgd"], **options).history
     for rule in ("dsgd", "gt_hsgd"):
-        alone = dnasa.solve(problem, "ring", rule, **options).history
+        alone = dnasa.solve(problem, network, rule, **options).history
         assert together[together.rule == rule].clock_seconds.tolist() == alone.clock_seconds.tolist()
 
 
@@ -196,14 +195,15 @@ def test_rules_side_by_side_have_their_own_times() -> None:
 def test_a_resumed_run_continues_its_clock(overlap: bool, tmp_path: Path) -> None:
     problem = problems.Custom(lambda x, node, rng: x, start=np.ones(DIM), nodes=6)
 
-    def run(folder: Path, stop_at: int | None = None, **options: Any) -> Any:
+    def run(folder: Path, stop_at: int | None = None, clock: Any = UNEVEN, resume: bool = False) -> Any:
         def callback(evaluation: Any) -> None:
             if evaluation.step == stop_at:
                 raise KeyboardInterrupt
 
-        common: Any = {"steps": 8, "evaluate": 1, "progress": False, "checkpoint_every": 3, "overlap": overlap}
-        options = {"clock": UNEVEN} | common | options
-        return dnasa.solve(problem, "ring", "dnasa", folder=folder, callback=callback, **options).history
+        options: Any = {"steps": 8, "evaluate": 1, "progress": False, "folder": folder, "resume": resume}
+        network = dnasa.connect(GRAPHS["ring"], overlap=overlap, clock=clock)
+        record = dnasa.Record(callback=callback, checkpoint_every=3)
+        return dnasa.solve(problem, network, record=record, **options).history
 
     whole = run(tmp_path / "whole").clock_seconds.tolist()
     with pytest.raises(KeyboardInterrupt):

@@ -16,6 +16,7 @@ from dnasa import problems, topology
 from dnasa.channels.pairs import Offer
 from dnasa.core import InputError, Network, ProcessLost, Sent, Snapshot
 from dnasa.engine import late as engine
+from dnasa.networks import with_timing
 from dnasa.networks.clock import with_clock
 from dnasa.networks.mailbox import HEADER
 from dnasa.networks.simulated import connect
@@ -40,9 +41,11 @@ def paced(seconds: Any) -> Any:
     return problems.Custom(gradient, start=np.zeros(3), fingerprint="pull")
 
 
-def solve(network: Network, seconds: Any = (FAST, SLOW, FAST, FAST), rule: str = "dnasa", **options: Any) -> Any:
-    given = {"late": 2, "steps": 60, "progress": False} | options
-    return dnasa.solve(paced(seconds), RING, rule, network=network, **given)
+def solve(
+    network: Network, seconds: Any = (FAST, SLOW, FAST, FAST), rule: str = "dnasa", late: int = 2, **options: Any
+) -> Any:
+    given: Any = {"steps": 60, "progress": False} | options
+    return dnasa.solve(paced(seconds), with_timing(network, late=late), rule, **given)
 
 
 def simulated(rule: str, steps: int, late: int) -> engine.Late:
@@ -70,7 +73,7 @@ def solve_all(made: list[Network], own: OwnThread, **options: Any) -> list[Any]:
 
 
 def members_of(network: Network) -> Any:
-    return network.membership.survivors.__self__.members  # type: ignore[union-attr]
+    return network.processes.membership.survivors.__self__.members  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
@@ -144,7 +147,7 @@ def test_a_site_that_is_killed_does_not_stop_the_others(tmp_path: Path) -> None:
 
             try:
                 problem = problems.Custom(dying, start=np.zeros(3), fingerprint="pull")
-                return dnasa.solve(problem, RING, "dsgt", eta=0.1, steps=400, late=2, network=network, progress=False)
+                return dnasa.solve(problem, with_timing(network, late=2), "dsgt", eta=0.1, steps=400, progress=False)
             except KeyboardInterrupt:
                 return None
 
@@ -170,7 +173,7 @@ def test_an_offer_that_makes_no_sense_bars_its_sender(
     tmp_path: Path, number: int, steps: float, value: float, reason: str
 ) -> None:
     with connected(tmp_path, RING) as made:
-        boxes: Any = [network.mailbox() for network in made[:2]]  # type: ignore[misc]
+        boxes: Any = [network.processes.mailbox() for network in made[:2]]  # type: ignore[misc]
         boxes[0].post(1, Offer(0, 0.0, (np.zeros((1, 1, 1, 3)),)))
         boxes[1].carrier.send_mail(0, HEADER.pack(False, number, steps) + np.full(3, value).tobytes())
         with pytest.raises(ProcessLost, match=f"No answer from paris: {reason}"):
@@ -180,7 +183,7 @@ def test_an_offer_that_makes_no_sense_bars_its_sender(
 
 def test_an_offer_of_another_size_bars_its_sender(tmp_path: Path) -> None:
     with connected(tmp_path, RING) as made:
-        boxes: Any = [network.mailbox() for network in made[:2]]  # type: ignore[misc]
+        boxes: Any = [network.processes.mailbox() for network in made[:2]]  # type: ignore[misc]
         boxes[0].post(1, Offer(0, 0.0, (np.zeros((1, 1, 1, 3)),)))
         boxes[1].carrier.send_mail(0, HEADER.pack(False, 0, 0) + np.zeros(4).tobytes())
         with pytest.raises(ProcessLost, match="paris is gone"):
@@ -200,6 +203,6 @@ def test_a_second_run_has_mail_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_needs_waiting_is_refused(tmp_path: Path) -> None:
     with connected(tmp_path, RING) as made:
-        for options in ({"stop": {"consensus": 1}}, {"patience": 3}):
+        for record in (dnasa.Record(stop={"consensus": 1}), dnasa.Record(patience=3)):
             with pytest.raises(InputError, match="evaluated at the end only: leave out stop and early stopping"):
-                solve(made[0], **options)
+                solve(made[0], record=record)

@@ -50,7 +50,7 @@ def test_an_exchange_that_fails_again_and_again_ends_the_run() -> None:
         "while True:\n"
         "    network.at(0).transport.comm.Revoke()\n"
         "    try: network.multiply((np.ones((1, 2)),), 0)\n"
-        "    except ProcessLost: network = network.membership.survivors()\n"
+        "    except ProcessLost: network = network.processes.membership.survivors()\n"
     )
     command = [*MPIRUN, "--with-ft", "ulfm", "-n", "2", sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=PATIENCE)

@@ -12,7 +12,7 @@ from thread_network import Hub, SurvivingTransport, ThreadTransport, run_threads
 from dnasa import topology
 from dnasa.channels import cast, exchange
 from dnasa.channels.exchange import row_bytes
-from dnasa.core import Array, InputError, Messages, Network, ProcessLost, RunError, Sent
+from dnasa.core import Array, InputError, Messages, MessageSettings, Network, ProcessLost, RunError, Sent
 from dnasa.networks import processes, simulated, torchdist
 from dnasa.networks.groups import GroupTransport
 from dnasa.networks.liveness import Liveness
@@ -108,7 +108,7 @@ def test_the_complete_graph_is_one_all_reduce(arrays: list[np.ndarray], count: i
     def work(network: Network) -> tuple[Messages, int]:
         rows = slice(network.local_nodes.start, network.local_nodes.stop)
         network.at(0).transport.start = None  # type: ignore[misc, union-attr] # no message is sent
-        return mix(network, *(a[..., rows, :] for a in given)), network.traffic.bytes
+        return mix(network, *(a[..., rows, :] for a in given)), network.processes.traffic.bytes
 
     done = run_threads(graph, work, count, rounds=rounds)
     for number, plain in enumerate(given):
@@ -123,10 +123,10 @@ def test_numbers_of_16_bits_are_summed_in_32() -> None:
 
     def work(network: Network) -> tuple[Any, float, int]:
         mine = x[network.rank][None]
-        sent, before = Sent(), network.traffic.bytes
+        sent, before = Sent(), network.processes.traffic.bytes
         (mixed,) = network.multiply((mine,), 0)
         sent.add(network, row_bytes(network, (mine,), 0), 0)
-        return mixed, sent.bytes, network.traffic.bytes - before
+        return mixed, sent.bytes, network.processes.traffic.bytes - before
 
     for mixed, all_bytes, own in run_threads(topology.complete(4), work):
         assert mixed.dtype == torch.bfloat16
@@ -153,7 +153,7 @@ def test_processes_that_may_be_lost_send_messages_on_the_complete_graph(arrays: 
     graph = topology.complete(12)
 
     def work(network: Network) -> Messages:
-        assert not network.all_reduce
+        assert not network.settings.all_reduce
         return mix(network, arrays[0][..., network.local_nodes.start : network.local_nodes.stop, :])
 
     joined = np.concatenate([part[0] for part in run_threads(graph, work, 3, survive=True)], axis=-2)
@@ -193,8 +193,8 @@ def test_a_network_offers_what_its_transport_supports() -> None:
     nodes, hub = [range(3)], Hub(1)
     made: list[Transport] = [Plain(), ThreadTransport(0, nodes, hub), SurvivingTransport(0, nodes, hub)]
     networks = [processes.connect(topology.ring(3), transport) for transport in made]
-    assert [network.duplicate is not None for network in networks] == [False, True, True]
-    assert [network.membership.survivors is not None for network in networks] == [False, False, True]
+    assert [network.processes.duplicate is not None for network in networks] == [False, True, True]
+    assert [network.processes.membership.survivors is not None for network in networks] == [False, False, True]
 
 
 def test_after_a_loss_the_graph_of_the_others_is_exact_again() -> None:
@@ -203,8 +203,8 @@ def test_after_a_loss_the_graph_of_the_others_is_exact_again() -> None:
             raise SystemExit
         x = np.full((1, 1), float(network.rank))
         with pytest.raises(ProcessLost):
-            exchange(replace(network, rounds=network.topology.period), (), (x,), 0)
-        left = network.membership.survivors()  # type: ignore[misc]
+            exchange(replace(network, settings=MessageSettings(network.topology.period)), (), (x,), 0)
+        left = network.processes.membership.survivors()  # type: ignore[misc]
         for k in range(left.topology.period):
             (x,) = left.multiply((x,), k)
         return left.topology.name, x.item()

@@ -18,9 +18,10 @@ from local_sites import local_sites
 from test_optim import backward, flat, model
 
 import dnasa
-from dnasa.core import Array, InputError, Membership, Network, ProcessLost, RunError
+from dnasa.core import Array, InputError, Membership, Network, Processes, ProcessLost, RunError
 from dnasa.engine.recovery import reconnect, surviving, warn_of_changes
 from dnasa.networks import sites as site_engine
+from dnasa.networks import with_timing
 from dnasa.networks.members import Members, SiteState, View
 from dnasa.networks.monitor import Monitor
 from dnasa.networks.processes import Sending
@@ -157,7 +158,7 @@ def test_a_process_with_another_rule_is_refused_and_the_others_continue(tmp_path
 @pytest.mark.parametrize("ends", [True, False])
 def test_solve_continues_without_a_site_that_catches_its_error(tmp_path: Path, ends: bool) -> None:
     """Whether its script ends then, or does something else."""
-    processes, graph = processes_of(tmp_path, 3), dnasa.topology.ring(3)
+    processes = processes_of(tmp_path, 3)
 
     def solve(process: Process) -> Any:
         def gradient(x: Array, node: int, rng: np.random.Generator, calls: list[int] = [0]) -> Array:  # noqa: B006
@@ -168,7 +169,7 @@ def test_solve_continues_without_a_site_that_catches_its_error(tmp_path: Path, e
 
         problem = dnasa.problems.Custom(gradient, start=np.zeros(2), fingerprint="quadratic")
         try:
-            return dnasa.solve(problem, graph, "dsgt", eta=0.1, steps=60, network=process.connect(), evaluate=[20, 60])
+            return dnasa.solve(problem, process.connect(), "dsgt", eta=0.1, steps=60, evaluate=[20, 60])
         except InputError:
             return leave(process.members) if ends else None
 
@@ -184,14 +185,14 @@ def test_solve_continues_without_a_site_that_catches_its_error(tmp_path: Path, e
 
 
 def test_a_site_lost_before_the_first_step_of_solve_ends_the_run_with_one_line(tmp_path: Path) -> None:
-    processes, graph = processes_of(tmp_path, 3), dnasa.topology.ring(3)
+    processes = processes_of(tmp_path, 3)
     networks = in_threads(*(process.connect for process in processes))
     problem = dnasa.problems.Custom(lambda x, node, rng: x, start=np.zeros(2), fingerprint="quadratic")
     processes[1].end()
 
     def solve(network: Network) -> None:
         with pytest.raises(RunError, match=r"^[^\n]*paris[^\n]* before the first step: start all sites again\.$"):
-            dnasa.solve(problem, graph, "dsgt", eta=0.1, steps=60, network=network)
+            dnasa.solve(problem, network, "dsgt", eta=0.1, steps=60)
 
     in_threads(*(lambda n=n: solve(n) for n in (networks[0], networks[2])))
     for process in processes:
@@ -201,7 +202,7 @@ def test_a_site_lost_before_the_first_step_of_solve_ends_the_run_with_one_line(t
 @pytest.mark.filterwarnings("ignore:After step")
 @pytest.mark.parametrize("late", [None, 2])
 def test_another_process_of_a_lost_site_joins_solve(tmp_path: Path, late: int | None) -> None:
-    processes, graph = processes_of(tmp_path, 3), dnasa.topology.ring(3)
+    processes = processes_of(tmp_path, 3)
     lost, lost_at = processes[2], threading.Event()
 
     def solve(process: Process) -> Any:
@@ -217,9 +218,9 @@ def test_another_process_of_a_lost_site_joins_solve(tmp_path: Path, late: int | 
             return x - node
 
         problem = dnasa.problems.Custom(gradient, start=np.zeros(2), fingerprint="quadratic")
-        options: Any = {"eta": 0.1, "steps": 90, "evaluate": [20, 40, 90], "late": late}
+        options: Any = {"eta": 0.1, "steps": 90, "evaluate": [20, 40, 90]}
         try:
-            return dnasa.solve(problem, graph, "dsgt", network=process.connect(), **options)
+            return dnasa.solve(problem, with_timing(process.connect(), late=late), "dsgt", **options)
         except InputError:
             return process.end()
 
@@ -242,7 +243,7 @@ def test_another_process_of_a_lost_site_joins_solve(tmp_path: Path, late: int | 
 def test_a_site_that_joins_with_other_data_is_refused(tmp_path: Path) -> None:
     processes = processes_of(tmp_path, 2)
     networks = in_threads(*(process.connect for process in processes))
-    in_threads(*(lambda n=n: n.allgather_text(f"data of {n.rank}") for n in networks))
+    in_threads(*(lambda n=n: n.processes.allgather_text(f"data of {n.rank}") for n in networks))
     for process in processes:
         process.connection.admit()
     processes[1].end()
@@ -251,11 +252,11 @@ def test_a_site_that_joins_with_other_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match="paris takes part with other settings or data than those it began this run with"
     ):
-        network.allgather_text("other data")
-    sent = networks[0].traffic.sent
+        network.processes.allgather_text("other data")
+    sent = networks[0].processes.traffic.sent
     assert sent[Sending("text", None, ())] == (1, len("data of 0"))
     assert sent[Sending("opening", 1, ())][1] > len("data of 0, data of 1")
-    assert network.traffic.sent[Sending("state", 0, ())][0] > 0  # also before it has joined
+    assert network.processes.traffic.sent[Sending("state", 0, ())][0] > 0  # also before it has joined
     for process in (processes[0], late):
         process.end()
 
@@ -273,7 +274,7 @@ def test_a_site_that_joins_with_other_data_is_refused(tmp_path: Path) -> None:
 def test_a_change_is_said_in_one_line(
     names: list[str], here: list[int], lost: list[int], joined: list[int], line: str
 ) -> None:
-    network: Any = SimpleNamespace(names=names, node_ids=here, nodes=len(here))
+    network: Any = SimpleNamespace(processes=Processes(names=names, node_ids=here), nodes=len(here))
     with pytest.warns(UserWarning, match=f"^After step 7 the run {re.escape(line)}$"):
         warn_of_changes(network, lost, joined, 7)
 
@@ -297,7 +298,7 @@ def test_work_is_repeated_after_a_loss_that_the_network_survives_and_after_no_ot
 
 def test_processes_that_reconnect_begin_again_when_another_is_lost_meanwhile() -> None:
     first, second = Scripted(0).network(), Scripted(0).network()
-    networks = iter([replace(first, membership=Membership(survivors=lambda: second))])
+    networks = iter([replace(first, processes=Processes(range(1), membership=Membership(survivors=lambda: second)))])
 
     def agree(network: Network) -> int:
         if network is not second:
@@ -328,9 +329,9 @@ class Scripted:
             2,
             lambda messages, t: messages,
             lambda a: a.mean(-2),
-            range(1),
-            allgather_text=positions,
-            membership=Membership(self.notes.append, survivors=self.network),
+            processes=Processes(
+                range(1), allgather_text=positions, membership=Membership(self.notes.append, survivors=self.network)
+            ),
         )
 
 
@@ -362,8 +363,10 @@ def test_a_process_whose_position_none_can_have_is_left_out(text: str) -> None:
         2,
         lambda messages, t: messages,
         lambda a: a,
-        allgather_text=lambda own: [own, text],
-        membership=Membership(accuse=lambda *accusation: accused.append(accusation)),
+        processes=Processes(
+            allgather_text=lambda own: [own, text],
+            membership=Membership(accuse=lambda *accusation: accused.append(accusation)),
+        ),
     )
     recovery = Recovery(SimpleNamespace(network=network, t=3), 0)  # type: ignore[arg-type]
     with pytest.raises(ProcessLost):
@@ -610,7 +613,7 @@ def test_an_exit_waits_for_those_that_end_too(tmp_path: Path) -> None:
     one, two = processes_of(tmp_path, 2)
     networks = in_threads(one.connect, two.connect)
     for network in networks:
-        network.membership.note("step 1")
+        network.processes.membership.note("step 1")
     first = threading.Thread(target=leave, args=(one.members,))
     first.start()
     time.sleep(0.5)

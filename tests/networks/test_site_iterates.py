@@ -14,7 +14,7 @@ from local_sites import local_sites
 import dnasa
 from dnasa import topology
 from dnasa.core import Array, InputError, Network
-from dnasa.networks import choose_channel
+from dnasa.networks import choose_channel, with_timing
 from dnasa.networks.members import Members
 from dnasa.networks.sites import SiteNetworks, described
 from dnasa.rules.registry import RULES, example
@@ -27,10 +27,10 @@ def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
     return np.sin(3 * x) + x - node + 0.1 * rng.standard_normal(x.shape)
 
 
-def solve(graph: Any, rule: str, **options: Any) -> Any:
+def solve(network: Any, rule: str, **options: Any) -> Any:
     problem = dnasa.problems.Custom(gradient, start=np.linspace(-1, 1, 5), fingerprint="waves")
     eta = 0.05 if RULES[rule].needs_eta else None
-    return dnasa.solve(problem, graph, rule, eta=eta, steps=8, evaluate=[4, 8], progress=False, **options)
+    return dnasa.solve(problem, network, rule, eta=eta, steps=8, evaluate=[4, 8], progress=False, **options)
 
 
 @contextmanager
@@ -59,9 +59,9 @@ def in_threads(work: Any, each: Any) -> list[Any]:
         return [future.result(timeout=PATIENCE) for future in [pool.submit(work, one) for one in each]]
 
 
-def check(networks: list[Network], graph: Any, rule: str, overlap: bool = False, **options: Any) -> None:
-    own = in_threads(lambda network: solve(graph, rule, network=network, overlap=overlap), networks)
-    expected = solve(graph, rule, **options)
+def check(networks: list[Network], graph: Any, rule: str, overlap: bool = False, **messages: Any) -> None:
+    own = in_threads(lambda network: solve(with_timing(network, overlap=overlap), rule), networks)
+    expected = solve(dnasa.connect(graph, **messages), rule)
     for result in own:
         np.testing.assert_allclose(result.x, expected.x, rtol=1e-9, atol=1e-12)
         assert result.history.consensus.to_numpy() == pytest.approx(expected.history.consensus.to_numpy(), rel=1e-6)
@@ -147,7 +147,7 @@ def test_sites_that_do_not_all_keep_a_folder_are_told_before_the_first_step(tmp_
     def train(network: Network) -> str:
         folder = None if network.rank == 1 else tmp_path / f"run-{network.rank}"
         with pytest.raises(InputError) as refused:
-            solve(graph, "dnasa", network=network, overlap=False, folder=folder)
+            solve(network, "dnasa", folder=folder)
         return str(refused.value)
 
     with connected(tmp_path, graph) as networks:

@@ -28,7 +28,7 @@ from dnasa.core import Array, InputError, Messages, Network, Rule, RunError, Sen
 from dnasa.engine import side_by_side
 from dnasa.engine.overlapped import Overlapped
 from dnasa.engine.torch_compile import TorchCompiled
-from dnasa.networks import simulated
+from dnasa.networks import simulated, with_timing
 from dnasa.optim import Decentralized, buffers
 from dnasa.optim.recipe import make_rule
 from dnasa.problems import Classification, LeastSquares
@@ -143,7 +143,7 @@ def test_solve_gives_the_same_bits_with_hidden_exchanges(graph: str, rule: str, 
     def run(overlap: bool) -> tuple[Array, pd.DataFrame]:
         def work(network: Network) -> tuple[Array, pd.DataFrame]:
             problem = LeastSquares(dim=7)
-            done = solve(problem, made, rule, steps=20, evaluate=10, network=network, overlap=overlap, **options)
+            done = solve(problem, with_timing(network, overlap=overlap), rule, steps=20, evaluate=10, **options)
             return done.x, done.history.drop(columns="seconds")
 
         return run_threads(made, work, processes)[0]
@@ -156,7 +156,7 @@ def test_solve_gives_the_same_bits_with_hidden_exchanges(graph: str, rule: str, 
 def test_only_rules_that_can_hide_their_exchanges_may_be_asked_to() -> None:
     for rule in ("dsgd", "dsgt", ["dnasa", "dasagt"]):
         with pytest.raises(InputError, match="cannot be hidden"):
-            solve(LeastSquares(dim=3), RING, rule, eta=0.1, steps=3, overlap=True)
+            solve(LeastSquares(dim=3), dnasa.connect(RING, overlap=True), rule, eta=0.1, steps=3)
 
 
 def test_a_hidden_exchange_that_fails_is_reported_by_the_next_step() -> None:
@@ -165,7 +165,7 @@ def test_a_hidden_exchange_that_fails_is_reported_by_the_next_step() -> None:
             raise dnasa.core.RunError("No answer from rank 1 (node 1): gone.")
         return messages
 
-    network = dnasa.Network(2, multiply, mean=lambda a: a.mean(-2), local_nodes=range(1))
+    network = dnasa.Network(2, multiply, mean=lambda a: a.mean(-2), processes=dnasa.core.Processes(range(1)))
     rule = rules.dnasa(*dnasa.schedules.diminishing(2))
     run = Overlapped(rule, network, Snapshot(rule.init(np.ones((1, 3))), {}, Sent()), Timeline(), 0)
     for t in range(3):
@@ -880,7 +880,7 @@ def test_messages_in_16_bits_halve_the_bytes_and_preserve_the_mean(dtype: str) -
     def work(network: Network, as_torch: bool = False) -> tuple[np.ndarray, int]:
         own = x[:, network.local_nodes.start : network.local_nodes.stop]
         (mixed,) = mix(network, torch.as_tensor(own) if as_torch else own)
-        return np.asarray(mixed), network.traffic.bytes
+        return np.asarray(mixed), network.processes.traffic.bytes
 
     for processes in (4, 2):
         full = run_threads(RING, work, processes)
@@ -907,7 +907,7 @@ def test_numbers_too_large_for_16_bits_preserve_the_mean() -> None:
 
 
 def test_runs_with_messages_in_16_bits_train() -> None:
-    done = solve(LeastSquares(dim=5, dtype="float32"), RING, steps=1500, message_dtype="bfloat16")
+    done = solve(LeastSquares(dim=5, dtype="float32"), dnasa.connect(RING, message_dtype="bfloat16"), steps=1500)
     full = solve(LeastSquares(dim=5, dtype="float32"), RING, steps=1500)
     assert done.final().test_loss.iloc[0] < 1.5 * full.final().test_loss.iloc[0] < 0.05
     assert done.history.bytes.iloc[-1] == full.history.bytes.iloc[-1] / 2

@@ -14,6 +14,7 @@ from dnasa import InputError, Result, randomness, topology
 from dnasa.core import Array, Network, RunError
 from dnasa.problems import Custom, prox
 from dnasa.randomness import Generators, Streams
+from dnasa.topology import Topology
 
 NODES, DIM = 5, 3
 TARGETS = np.random.default_rng(0).normal(size=(NODES, DIM))
@@ -113,7 +114,9 @@ def test_an_exception_in_a_function_is_one_line_with_node_and_step_and_its_cause
 def test_an_exception_in_a_metric_or_a_stepsize_is_named() -> None:
     problem = Custom(node_gradient, np.zeros(DIM))
     with pytest.raises(InputError, match=r"At step 2: The metric 'mine' raised IndexError: list index out of range\."):
-        dnasa.solve(problem, GRAPH, steps=2, evaluate=2, metrics={"mine": Failing(lambda x: x[0], 2)})
+        dnasa.solve(
+            problem, GRAPH, steps=2, evaluate=2, record=dnasa.Record(metrics={"mine": Failing(lambda x: x[0], 2)})
+        )
     with pytest.raises(InputError, match=r"The stepsize at step 3 raised IndexError: list index out of range\."):
         dnasa.solve(problem, GRAPH, "dsgd", eta=Failing(lambda t: 0.1, 4), steps=5)
 
@@ -136,9 +139,7 @@ def test_a_process_whose_gradient_fails_leaves_nobody_waiting() -> None:
 
     def work(network: Network) -> str:
         with pytest.raises((InputError, RunError)) as error:
-            dnasa.solve(
-                Custom(gradient, np.zeros(DIM), fingerprint="same"), GRAPH, steps=50, evaluate=[50], network=network
-            )
+            dnasa.solve(Custom(gradient, np.zeros(DIM), fingerprint="same"), network, steps=50, evaluate=[50])
         return str(error.value)
 
     reason = "The gradient of node 4 at step 0 raised IndexError: list index out of range."
@@ -172,11 +173,11 @@ def test_a_process_computes_the_batched_gradients_of_its_own_nodes() -> None:
 
 @pytest.mark.parametrize("operator", [None, prox.l1(0.2)])
 def test_processes_give_the_simulators_iterates(operator: Callable[..., Any] | None) -> None:
-    def run(network: Network | None = None) -> Result:
+    def run(network: Network | Topology = GRAPH) -> Result:
         problem = Custom(
             batched_gradient, np.zeros(DIM), batched=True, prox=operator, full_gradient=lambda x, i: x - TARGETS[i]
         )
-        return dnasa.solve(problem, GRAPH, steps=30, seed=[0, 1], evaluate=10, network=network)
+        return dnasa.solve(problem, network, steps=30, seed=[0, 1], evaluate=10)
 
     expected = run()
     for real in run_threads(GRAPH, run, processes=2):
@@ -362,7 +363,7 @@ def test_evaluate_adds_metrics_to_the_history() -> None:
     problem = Custom(
         batched_gradient, np.zeros(DIM), batched=True, evaluate=lambda x: {"distance": np.linalg.norm(x - center)}
     )
-    result = dnasa.solve(problem, GRAPH, "dsgt", eta=[0.01, 0.1], schedule="constant", seed=[0, 1], steps=60)
+    result = dnasa.solve(problem, GRAPH, "dsgt:constant", eta=[0.01, 0.1], seed=[0, 1], steps=60)
     last = result.history[result.history.step == 60]
     np.testing.assert_allclose(last.distance, [np.linalg.norm(x.mean(0) - center) for x in result.x])
     assert last.distance.max() < np.linalg.norm(center)
@@ -381,7 +382,7 @@ def test_evaluate_adds_metrics_to_the_history() -> None:
 def test_mistakes_in_evaluate_get_one_line(evaluate: Callable[..., Any], message: str) -> None:
     problem = Custom(batched_gradient, np.zeros(DIM), batched=True, evaluate=evaluate)
     with pytest.raises(InputError, match=message):
-        dnasa.solve(problem, GRAPH, "dsgt", eta=[0.01, 1e-300], schedule="constant", steps=3)
+        dnasa.solve(problem, GRAPH, "dsgt:constant", eta=[0.01, 1e-300], steps=3)
 
 
 @pytest.mark.parametrize("start", [np.zeros(DIM), torch.zeros(DIM, dtype=torch.float64)], ids=["numpy", "torch"])

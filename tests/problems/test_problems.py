@@ -294,14 +294,14 @@ def test_a_problem_with_the_required_members_alone_runs_everywhere(tmp_path: Pat
         side_by_side.history.drop(columns="seconds"),
         solve(inherited, graph, rules, eta=[0.1, 0.2], **options).history.drop(columns="seconds"),
     )
-    saved: Any = {"folder": tmp_path / "run", "checkpoint_every": 10, **options}
+    saved: Any = {"folder": tmp_path / "run", **options}
 
     def interrupt(evaluation: Any) -> None:
         if evaluation.step == 20:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        solve(own, graph, callback=interrupt, **saved)
+        solve(own, graph, record=dnasa.Record(callback=interrupt, checkpoint_every=10), **saved)
     np.testing.assert_array_equal(solve(own, graph, resume=True, **saved).x, solve(own, graph, **options).x)
     compared = compare(own, graph, ["dsgd", "dnasa"], [0.1, 0.2], steps=20, metric="consensus", progress=False)
     assert set(compared.history.rule) == {"dsgd", "dnasa"}

@@ -145,8 +145,8 @@ def lasso_gradient(x: Array, nodes: Array, rngs: Any) -> Array:
 @pytest.mark.parametrize(
     ("name", "options", "accuracy"),
     [
-        ("dsgt", {"eta": 0.1, "schedule": "constant"}, 1e-6),
-        ("dasagt", {"eta": 0.05, "schedule": "constant"}, 1e-6),
+        ("dsgt:constant", {"eta": 0.1}, 1e-6),
+        ("dasagt:constant", {"eta": 0.05}, 1e-6),
         ("dnasa", {}, 2e-3),
     ],
 )
@@ -181,9 +181,11 @@ def test_proximal_runs_resume_exactly(name: str, tmp_path: Path) -> None:
             raise RuntimeError
 
     options: Any = {"steps": 60, "evaluate": 30, "eta": eta_of(name)}
-    run: Any = {"folder": tmp_path / "run", "checkpoint_every": 30, **options}
+    run: Any = {"folder": tmp_path / "run", **options}
     with pytest.raises(RuntimeError):
-        dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, name, callback=fail, **run)
+        dnasa.solve(
+            quadratic(prox.l1(0.1)), GRAPH, name, record=dnasa.Record(callback=fail, checkpoint_every=30), **run
+        )
     with pytest.raises(InputError, match="This is not the run"):
         dnasa.solve(quadratic(prox.l1(0.2)), GRAPH, name, resume=True, **run)
     resumed = dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, name, resume=True, **run)
@@ -191,7 +193,9 @@ def test_proximal_runs_resume_exactly(name: str, tmp_path: Path) -> None:
 
 
 def test_hidden_exchanges_give_the_same_proximal_iterates() -> None:
-    plain, hidden = (dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, steps=50, overlap=o).x for o in (False, True))
+    plain, hidden = (
+        dnasa.solve(quadratic(prox.l1(0.1)), dnasa.connect(GRAPH, overlap=o), steps=50).x for o in (False, True)
+    )
     np.testing.assert_array_equal(plain, hidden)
 
 

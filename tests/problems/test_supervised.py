@@ -23,6 +23,7 @@ from dnasa.problems.models import gpt, lstm, resnet
 from dnasa.problems.sharded import seeded
 from dnasa.problems.supervised import STATISTICS, cross_entropy
 from dnasa.runs.history import Evaluation
+from dnasa.topology import Topology
 
 NODES, BATCH = 3, 4
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -371,9 +372,9 @@ def test_processes_have_the_bits_of_the_simulator(name: str, buffers: str) -> No
     """By a rule and on a graph whose sums of two terms are the same in any order."""
     graph = topology.complete(2)
 
-    def work(network: Network | None = None) -> Result:
+    def work(network: Network | Topology = graph) -> Result:
         task = problem(name, [18], buffers=buffers)
-        return dnasa.solve(task, graph, "dsgd", eta=0.1, steps=4, evaluate=4, network=network)
+        return dnasa.solve(task, network, "dsgd", eta=0.1, steps=4, evaluate=4)
 
     simulated = work()
     for result in run_threads(graph, work):
@@ -390,9 +391,9 @@ def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path) -> None:
             raise RuntimeError("stopped")
 
     whole = dnasa.solve(problem("gpt"), graph, **run)
-    stored = run | {"folder": tmp_path, "checkpoint_every": 2}
+    stored = run | {"folder": tmp_path}
     with pytest.raises(RuntimeError, match="stopped"):
-        dnasa.solve(problem("gpt"), graph, callback=crash, **stored)
+        dnasa.solve(problem("gpt"), graph, record=dnasa.Record(callback=crash, checkpoint_every=2), **stored)
     with pytest.raises(InputError, match="the data"):
         dnasa.solve(problem("gpt", augment=lambda x, g: x), graph, resume=True, **stored)
     resumed = dnasa.solve(problem("gpt"), graph, resume=True, **stored)

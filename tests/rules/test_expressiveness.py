@@ -24,6 +24,7 @@ from dnasa.core import Array, Messages, Network
 from dnasa.optim import Decentralized
 from dnasa.problems import Custom
 from dnasa.rules import schedules
+from dnasa.runs.record import Record
 
 JOB = str(JOBS / "distributed_job.py")
 # converge to the minimiser with a constant stepsize
@@ -88,7 +89,12 @@ def test_hidden_exchanges_change_no_bit(name: str, processes: int | None) -> Non
 def test_a_killed_run_is_resumed_to_the_same_bits(name: str, overlap: bool, tmp_path: Path) -> None:
     if overlap and not CASES[name].rule().hides:
         pytest.skip("cannot be hidden")
-    options: dict[str, Any] = {"folder": tmp_path / "run", "checkpoint_every": 7, "overlap": overlap, "evaluate": 10}
+    options: dict[str, Any] = {
+        "folder": tmp_path / "run",
+        "record": Record(checkpoint_every=7),
+        "overlap": overlap,
+        "evaluate": 10,
+    }
     expected = run(name, overlap=overlap, evaluate=10)
 
     def killed() -> None:
@@ -150,7 +156,9 @@ def test_a_node_may_be_lost_before_the_first_evaluation(tmp_path: Path) -> None:
             return CURVATURES[node] * (x - TARGETS[node])
 
         task = Custom(failing, start=np.zeros(DIM), fingerprint="quadratic")
-        return run("momentum", network, task, steps=20, evaluate=10, folder=tmp_path / "run", checkpoint_every=5)
+        return run(
+            "momentum", network, task, steps=20, evaluate=10, folder=tmp_path / "run", record=Record(checkpoint_every=5)
+        )
 
     done = run_threads(CASES["momentum"].graph(NODES), work, survive=True)
     assert done[0].history.step.tolist()[-2:] == [10, 20]  # step 0 is missing where the loss interrupted its evaluation
@@ -280,10 +288,12 @@ def test_a_wrong_rule_gets_a_clear_line(rule: Any, words: str) -> None:
 def test_public_objects_are_printed_as_one_short_line() -> None:
     seen: list[Any] = []
     graph = topology.ring(NODES)
-    dnasa.solve(problem(), graph, ["dsgd", "dnasa"], eta=0.1, steps=2, callback=seen.append, progress=False)
+    dnasa.solve(
+        problem(), graph, ["dsgd", "dnasa"], eta=0.1, steps=2, progress=False, record=dnasa.Record(callback=seen.append)
+    )
     frame = pd.DataFrame({"a": range(8), "colour": list("rgbrgbrg"), "y": [0, 1] * 4})
     own = dnasa.data.from_frame(frame, "y")
-    some = core.Network(NODES, lambda messages, t: messages, lambda a: a, range(1), topology=graph)
+    some = core.Network(NODES, lambda messages, t: messages, lambda a: a, graph, processes=core.Processes(range(1)))
     lines = {
         "Rule dsgd with stepsize": rules.dsgd(schedules.constant(0.1)),
         "Rule dnasa with early, restart, estimate, needs, form, stepsize": rules.dnasa(*schedules.diminishing(4)),

@@ -24,8 +24,8 @@ def test_a_dry_run_counts_the_bytes_of_the_real_one(graph: Any, compress: str | 
     channel = None if compress is None else dnasa.channels.compression(compress)
 
     def work(network: Network) -> Any:
-        dnasa.solve(PROBLEM, graph, steps=9, evaluate=4, network=network, progress=False)
-        return {sending: counts for sending, counts in network.traffic.sent.items() if sending.kind != "text"}
+        dnasa.solve(PROBLEM, network, steps=9, evaluate=4, progress=False)
+        return {sending: counts for sending, counts in network.processes.traffic.sent.items() if sending.kind != "text"}
 
     real = run_threads(graph, work, channel=channel)
     for node in range(graph.nodes):

@@ -19,6 +19,7 @@ from dnasa.data import Dataset, hold_out_of_each
 from dnasa.runs.early_stopping import EarlyStopping
 from dnasa.runs.history import Evaluation
 from dnasa.tasks.sources import PATIENCE, SourceOptions, make_source
+from dnasa.topology import Topology
 
 NODES = 4
 
@@ -38,7 +39,7 @@ def overfitting() -> dnasa.problems.Problem:
 
 
 def solved(**options: object) -> dnasa.Result:
-    settings = {"steps": 150, "evaluate": 5, "patience": 4, "progress": False} | options
+    settings = {"steps": 150, "evaluate": 5, "record": dnasa.Record(patience=4), "progress": False} | options
     return dnasa.solve(overfitting(), dnasa.topology.ring(NODES), "adanasa", **settings)  # type: ignore[arg-type]
 
 
@@ -64,7 +65,7 @@ def test_runs_side_by_side_stop_as_each_would_by_itself() -> None:
 
 
 def test_an_interrupted_run_resumes_with_its_best_model(tmp_path: Path) -> None:
-    whole = solved(folder=tmp_path / "whole", checkpoint_every=5)
+    whole = solved(folder=tmp_path / "whole", record=dnasa.Record(patience=4, checkpoint_every=5))
     steps = whole.history.step
     best, last = int(whole.final().step[0]), int(steps.iloc[-1])
     assert best < last - 10
@@ -74,8 +75,8 @@ def test_an_interrupted_run_resumes_with_its_best_model(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        solved(folder=tmp_path / "part", checkpoint_every=5, callback=fail)
-    resumed = solved(folder=tmp_path / "part", checkpoint_every=5, resume=True)
+        solved(folder=tmp_path / "part", record=dnasa.Record(patience=4, checkpoint_every=5, callback=fail))
+    resumed = solved(folder=tmp_path / "part", record=dnasa.Record(patience=4, checkpoint_every=5), resume=True)
     assert (np.asarray(resumed.x) == np.asarray(whole.x)).all()
     assert list(resumed.history.step) == list(steps)
     assert list(resumed.history.improved) == list(whole.history.improved)
@@ -84,7 +85,7 @@ def test_an_interrupted_run_resumes_with_its_best_model(tmp_path: Path) -> None:
 def test_early_stopping_needs_validation_rows() -> None:
     problem = dnasa.problems.LeastSquares()
     with pytest.raises(InputError, match="needs validation rows"):
-        dnasa.solve(problem, dnasa.topology.ring(3), steps=5, patience=2)
+        dnasa.solve(problem, dnasa.topology.ring(3), steps=5, record=dnasa.Record(patience=2))
 
 
 def test_after_a_loss_of_nodes_the_best_is_chosen_again() -> None:
@@ -184,8 +185,8 @@ def test_a_saved_run_has_the_tests_of_its_best_model_and_is_repeated(tmp_path: P
 def test_processes_stop_at_the_same_step_with_the_model_of_the_simulator() -> None:
     graph = dnasa.topology.ring(NODES)
 
-    def work(network: Network | None = None) -> dnasa.Result:
-        return dnasa.solve(overfitting(), graph, "adanasa", steps=150, evaluate=5, patience=4, network=network)
+    def work(network: Network | Topology = graph) -> dnasa.Result:
+        return dnasa.solve(overfitting(), network, "adanasa", steps=150, evaluate=5, record=dnasa.Record(patience=4))
 
     simulated = work()
     for result in run_threads(graph, work, processes=2):

@@ -31,8 +31,8 @@ def solved(folder: Path, channel: Any = None, **more: Any) -> list[int]:
     graph = topology.ring(4)
 
     def work(network: Network) -> int:
-        dnasa.solve(PROBLEM, graph, steps=6, evaluate=3, network=network, folder=folder, progress=False, **more)
-        return network.traffic.bytes
+        dnasa.solve(PROBLEM, network, steps=6, evaluate=3, folder=folder, progress=False, **more)
+        return network.processes.traffic.bytes
 
     return run_threads(graph, work, channel=channel)
 
@@ -78,7 +78,7 @@ def test_a_run_that_fails_before_its_first_evaluation_has_an_audit(tmp_path: Pat
 
     def work(network: Network) -> None:
         with pytest.raises(InputError, match="no gradient"):
-            dnasa.solve(problem, graph, steps=6, network=network, folder=tmp_path / "run", progress=False)
+            dnasa.solve(problem, network, steps=6, folder=tmp_path / "run", progress=False)
 
     graph, problem = topology.ring(4), dnasa.problems.Custom(fail, start=np.zeros(5))
     run_threads(graph, work)

@@ -25,10 +25,11 @@ from dnasa import cli, topology
 from dnasa.channels import faulty
 from dnasa.core import Array, InputError, RunError
 from dnasa.engine.loop import solve
-from dnasa.networks.simulated import connect
+from dnasa.networks import connect
 from dnasa.problems import LeastSquares
 from dnasa.runs import checkpoints
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.record import Record
 from dnasa.runs.result import Result
 
 
@@ -58,9 +59,9 @@ def history(folder: Path) -> pd.DataFrame:
 
 
 def small(folder: Path | None = None, steps: int = 60, **more: Any) -> Result:
-    saved: dict[str, Any] = {"folder": folder, "checkpoint_every": 10} if folder else {}
+    saved: dict[str, Any] = {"folder": folder, "record": Record(checkpoint_every=10)} if folder else {}
     chosen: dict[str, Any] = {"steps": steps, "evaluate": 15}
-    return solve(LeastSquares(dim=4), topology.ring(4), **chosen | saved | more)
+    return solve(LeastSquares(dim=4), **{"network": topology.ring(4)} | chosen | saved | more)
 
 
 def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
@@ -117,7 +118,15 @@ class Stopping(LeastSquares):
 
 def fail_at(t: int, folder: Path, **more: Any) -> None:
     with pytest.raises(Stop):
-        solve(Stopping(t), topology.ring(4), steps=60, evaluate=15, folder=folder, checkpoint_every=10, **more)
+        solve(
+            Stopping(t),
+            topology.ring(4),
+            steps=60,
+            evaluate=15,
+            folder=folder,
+            record=Record(checkpoint_every=10),
+            **more,
+        )
 
 
 # ---------------------------------------------------------------- resume
@@ -136,11 +145,11 @@ def test_a_resumed_run_is_the_uninterrupted_one_to_the_last_bit(at: int, tmp_pat
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("at", range(5, 10))
 def test_a_run_on_an_exact_graph_resumes_in_every_phase_of_its_period(at: int, overlap: bool, tmp_path: Path) -> None:
-    graph = topology.exact(5)
-    assert graph.period == 5
-    options: Any = {"steps": 12, "evaluate": 4, "overlap": overlap}
+    graph = connect(topology.exact(5), overlap=overlap)
+    assert graph.topology.period == 5
+    options: Any = {"steps": 12, "evaluate": 4}
     with pytest.raises(Stop):
-        solve(Stopping(at), graph, folder=tmp_path / "a", checkpoint_every=1, **options)
+        solve(Stopping(at), graph, folder=tmp_path / "a", record=Record(checkpoint_every=1), **options)
     resumed = solve(LeastSquares(dim=4), graph, folder=tmp_path / "a", resume=True, **options)
     np.testing.assert_array_equal(resumed.x, solve(LeastSquares(dim=4), graph, **options).x)
 
@@ -235,7 +244,10 @@ def test_another_run_is_not_taken_for_the_saved_one(tmp_path: Path) -> None:
         ({"steps": 70}, "steps was 60 and is 70"),
         ({"evaluate": 14}, "the evaluation steps was"),
         ({"start": np.ones(4)}, "the starting point was"),
-        ({"metrics": {"first": lambda x: float(x[0])}}, r"the own metrics was \[\] and is \['first'\]"),
+        (
+            {"record": Record({"first": lambda x: float(x[0])}, checkpoint_every=10)},
+            r"the own metrics was \[\] and is \['first'\]",
+        ),
         ({"network": connect(topology.ring(4), channel=faulty(drop=0.1))}, "the channel was None"),
     ):
         with pytest.raises(InputError, match=message):
@@ -257,8 +269,8 @@ def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path: Path) -> None
         "import sys; sys.path.insert(0, sys.argv[1]); from test_resume import *; from dnasa.networks import connect\n"
     )
     steps += "network = connect(topology.ring(4), timeout=120)\n"
-    steps += "try: solve(Stopping(int(sys.argv[3])), topology.ring(4), steps=60, evaluate=15, network=network, "
-    steps += "folder=sys.argv[2], checkpoint_every=10, resume=True)\n"
+    steps += "try: solve(Stopping(int(sys.argv[3])), network, steps=60, evaluate=15, "
+    steps += "folder=sys.argv[2], record=Record(checkpoint_every=10), resume=True)\n"
     steps += "except Stop: pass"
     here = os.path.dirname(__file__)
     mpi = [*MPIRUN, "-n", "2", sys.executable, "-c", steps, here, str(tmp_path / "a"), "47"]

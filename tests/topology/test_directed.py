@@ -142,7 +142,7 @@ def test_every_rule_runs_on_a_directed_graph_or_its_refusal_has_a_remedy_that_wo
         assert found.iloc[-1] < 0.2 * found.iloc[0]
 
     if name in ("sgp", "push_dsgt"):
-        return check(name, schedule="constant", **options)
+        return check(f"{name}:constant", **options)
     with pytest.raises(InputError, match=f"Rule '{name}' needs an undirected graph.*sgp or push_dsgt") as error:
         dnasa.solve(problem, graph, name, steps=10, **options)
     variant = variants(name, list(options.values()), "constant" if "constant" in method.schedules else None)[0]
@@ -158,7 +158,7 @@ def test_push_dsgt_is_exact_where_the_graph_is_not_balanced() -> None:
     graph = topology.from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (0, 3)]))
     assert np.abs(graph.weights.sum(axis=1) - 1).max() > 0.2
     problem = Custom(lambda x, node, rng: (1 + node) * (x - node), start=np.zeros(2))
-    done = dnasa.solve(problem, graph, "push_dsgt", steps=800, eta=0.05, schedule="constant")
+    done = dnasa.solve(problem, graph, "push_dsgt:constant", steps=800, eta=0.05)
     np.testing.assert_allclose(done.x, 2, atol=1e-9)  # (0 * 1 + 1 * 2 + 2 * 3 + 3 * 4) / (1 + 2 + 3 + 4)
 
 

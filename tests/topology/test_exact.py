@@ -115,7 +115,7 @@ def test_rounding_errors_stay_small_over_many_rounds(name: str, n: int) -> None:
     mixed = x
     for k in network.exchanges(0):
         (mixed,) = network.multiply((mixed,), k)
-    assert network.rounds == rounds
+    assert network.settings.rounds == rounds
     assert np.abs(mixed - x.mean(0, dtype=np.float64)).max() < 1e-4
 
 
@@ -143,7 +143,7 @@ def test_a_large_graph_takes_chebyshevs_polynomial() -> None:
 def test_exact_rounds_are_the_complete_graph(rule: str, graph: Topology) -> None:
     problem = LeastSquares(graph.nodes)
     options: Any = {"steps": 30, "eta": None if rule.endswith("nasa") else 0.05}
-    ours = dnasa.solve(problem, graph, rule, rounds="exact", **options)
+    ours = dnasa.solve(problem, dnasa.connect(graph, rounds="exact"), rule, **options)
     complete = dnasa.solve(problem, topology.complete(graph.nodes), rule, **options)
     np.testing.assert_allclose(ours.x, complete.x, atol=1e-8)
 
@@ -171,7 +171,7 @@ def test_messages_of_all_rounds_are_counted() -> None:
 def test_exact_rounds_on_a_fixed_graph_need_messages_as_they_are() -> None:
     with pytest.raises(InputError, match="On ring, several rounds do not average messages exactly"):
         dnasa.connect(topology.ring(8), rounds="exact", channel=cast("bfloat16"))
-    assert dnasa.connect(topology.exact(8), rounds="exact", channel=cast("bfloat16")).rounds == 3
+    assert dnasa.connect(topology.exact(8), rounds="exact", channel=cast("bfloat16")).settings.rounds == 3
 
 
 def test_with_a_channel_every_round_multiplies_by_w() -> None:
@@ -232,7 +232,9 @@ def test_rules_that_need_a_fixed_graph_fail_on_a_changing_one(rule: str, eta: fl
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return float(
-                np.abs(dnasa.solve(problem, graph, made, steps=800, evaluate=[800], rounds=1).x - solution).max()
+                np.abs(
+                    dnasa.solve(problem, dnasa.connect(graph, rounds=1), made, steps=800, evaluate=[800]).x - solution
+                ).max()
             )
 
     assert distance("dsgt", topology.exact(n)) < 1e-6

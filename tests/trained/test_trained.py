@@ -281,7 +281,8 @@ def test_a_process_that_dies_during_the_tests_costs_the_tests_alone(tmp_path: Pa
     def lost(text: str) -> NoReturn:
         raise ProcessLost("paris is gone.")
 
-    network = replace(dry_run.connect(graph, None, None), allgather_text=lost)
+    silent = dry_run.connect(graph, None, None)
+    network = replace(silent, processes=replace(silent.processes, allgather_text=lost))
     with pytest.warns(UserWarning, match="was not tested: paris is gone"):
         assert not save_run(tmp_path, problem, rows, "linear", result, network)
     assert (tmp_path / "model.safetensors").exists()
@@ -565,12 +566,12 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
     graph = dnasa.topology.complete(3)
 
     def train(network: Network, folder: Path | None) -> Any:
-        gather = network.allgather_text
+        gather = network.processes.allgather_text
         rows, shards = dnasa.data.from_shards(sites, network.local_nodes, 3, "kind", allgather_text=gather)
         problem = on_shards(rows, shards, model="linear")
-        result = dnasa.solve(problem, graph, steps=30, network=network, progress=False)
+        result = dnasa.solve(problem, network, steps=30, progress=False)
         save_run(folder, problem, rows, "linear", result, network)
-        return network.traffic and network.traffic.sent[Sending("text", None, ())][0]
+        return network.processes.traffic and network.processes.traffic.sent[Sending("text", None, ())][0]
 
     folders = [tmp_path / "alone", tmp_path / "together"]
     for folder in folders:

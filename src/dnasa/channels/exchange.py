@@ -18,7 +18,7 @@ def exchange(network: Network, memory: Memory, messages: Messages, t: int, first
     if not messages:
         return messages, memory
     successive = network.exchanges(t)
-    if network.channel is None:
+    if network.settings.channel is None:
         for k in successive:
             messages = network.multiply(messages, k)
         return messages, memory
@@ -27,9 +27,9 @@ def exchange(network: Network, memory: Memory, messages: Messages, t: int, first
             "This network only multiplies by W: a channel needs its `at`, as the networks of dnasa.connect have."
         )
     count = len(messages)
-    used, others = (*memory[:count], *map(network.channel.init, messages[len(memory) :])), memory[count:]
+    used, others = (*memory[:count], *map(network.settings.channel.init, messages[len(memory) :])), memory[count:]
     for k in successive:
-        messages, used = network.channel.exchange(used, messages, network.at(k), t, first)
+        messages, used = network.settings.channel.exchange(used, messages, network.at(k), t, first)
     return messages, (*used, *others)
 
 
@@ -48,7 +48,7 @@ def check_memory(
 
 def row_bytes(network: Network, messages: Messages, t: int, first: int = 0) -> float:
     """Bytes of one node's row of these messages of step t on the wire."""
-    if network.channel is not None and network.channel.size is not None:
-        return sum([network.channel.size(m, number, t) for number, m in enumerate(messages, first)])
-    least = 4 if network.all_reduce else 1  # numbers of 16 bits are added in 32
+    if network.settings.channel is not None and network.settings.channel.size is not None:
+        return sum([network.settings.channel.size(m, number, t) for number, m in enumerate(messages, first)])
+    least = 4 if network.settings.all_reduce else 1  # numbers of 16 bits are added in 32
     return sum([m.shape[-1] * max(m.dtype.itemsize, least) for m in messages])

@@ -83,23 +83,25 @@ def train(context: typer.Context, given: Options) -> None:
             raise InputError("--tensorboard writes into the folder of the run: give --out.")
         callback = logging.tensorboard(out / "tensorboard", OwnFiles(out))
     stop = inputs.thresholds(given.stop or ())
-    own: Any = {name: getattr(given, name) for name in ("rule", "eta", "overlap", "clock", "trace", "late")}
-    own |= {"stop": stop, "callback": callback}
+    own: Any = {"rule": inputs.rule_with_schedule(given), "eta": given.eta}
+    watched: Any = {"stop": stop, "callback": callback, "trace": given.trace}
     begun = inputs.begin(context, given, [given.rule])
     given, graph = begun.given, begun.graph
-    source, shared = inputs.prepare(begun, check=partial(check, **own))
+    source, shared = inputs.prepare(begun, watched, check=partial(check, **own))
     problem: Any = source.problem
     if given.local_accuracy and not hasattr(problem, "accuracies"):
         raise InputError("--local-accuracy cannot test this model and data: leave it out.")
-    result = trained.saved(shared) or solve(problem, graph, **own, **shared)
+    result = trained.saved(shared) or solve(problem, **own, **shared)
     if given.dry_run:
         trained.save(None, source, result, shared["network"])
         inputs.set_output(given, writes=True)
         return print_dry_run(shared["network"], given.steps)
     inputs.set_output(given, result.writes)
-    names = shared["network"].names or source.sites
+    names = shared["network"].processes.names or source.sites
     print_lost_nodes(result.settings, names)
-    title = f"{find(given.rule).title} on {experiment(vars(given), graph_title(graph), shared['network'].rounds)}"
+    title = (
+        f"{find(given.rule).title} on {experiment(vars(given), graph_title(graph), shared['network'].settings.rounds)}"
+    )
     title += f", mean of {given.seeds} seeds" if given.seeds > 1 else ""
     console.print(history_table(result.history, title))
     print_kept(result)
@@ -143,12 +145,17 @@ def compare(context: typer.Context, given: Options) -> None:
     kinds = inputs.check_comparison(given)
     begun = inputs.begin(context, given, names)
     given, graph, _, folder = begun
-    source, shared = inputs.prepare(begun, validate=True)
-    drawn: Any = {"metric": given.metric, "extend": given.extend, "x": options.split(given.x)}
-    comparison = run_comparison(source.problem, graph, names, grid, **drawn, **shared)
+    source, shared = inputs.prepare(begun, {}, validate=True)
+    drawn: Any = {
+        "metric": given.metric,
+        "extend": given.extend,
+        "x": options.split(given.x),
+        "schedule": given.schedule,
+    }
+    comparison = run_comparison(source.problem, rules=names, etas=grid, **drawn, **shared)
     inputs.set_output(given, comparison.rank == 0)
-    print_lost_nodes(comparison.settings, list(shared["network"].names) or source.sites)
-    title = partial(experiment, vars(given), rounds=shared["network"].rounds)
+    print_lost_nodes(comparison.settings, list(shared["network"].processes.names) or source.sites)
+    title = partial(experiment, vars(given), rounds=shared["network"].settings.rounds)
     print_wide(frame_table(comparison.table(), title(graph=graph_title(graph))))
     for line in comparison.notes():
         print_line(line)

@@ -61,67 +61,69 @@ def begin(context: typer.Context, given: Options, rules: Sequence[str]) -> Begun
 
 
 def prepare(
-    begun: Begun, validate: bool = False, check: Callable[..., None] = lambda problem, graph, **shared: None
+    begun: Begun,
+    watched: dict[str, Any],
+    validate: bool = False,
+    check: Callable[..., None] = lambda problem, **shared: None,
 ) -> tuple["Source", dict[str, Any]]:
     """The problem and its data, and what `train` and `compare` pass to `solve`.
 
-    With `validate`, the problem has validation rows, and its curves have enough points. A site calls `check`, with the
-    arguments of `solve`, before it connects.
+    `watched` is what `train` alone has in its record. With `validate`, the problem has validation rows, and its curves have
+    enough points. A site calls `check`, with the arguments of `solve`, before it connects.
     """
+    from dnasa.runs.record import Record
     from dnasa.tasks.sources import SourceOptions, checked_summaries, make_source
 
     given, graph, channel, folder = begun
     rounds = given.rounds or ("1" if given.drop or given.away or given.stale else str(graph.rounds))
     shared = {
         "steps": given.steps,
-        "schedule": given.schedule,
         "weight_decay": given.weight_decay,
         "seed": seed_range(given.seed, given.seeds),
         "node_weights": given.weights_by and choose("value of --weights-by", given.weights_by, {"rows": "rows"}),
         "folder": folder,
-        "checkpoint_every": given.checkpoint_every,
     }
 
     def made(network: "Network") -> tuple["Source", dict[str, Any]]:
         def allgather_text(text: str) -> list[str]:
-            return network.allgather_json(text, lambda given: checked_summaries(text, given))
+            return network.processes.allgather_json(text, lambda given: checked_summaries(text, given))
 
         source = make_source(SourceOptions.of(vars(given)), network.local_nodes, validate, allgather_text)
-        return source, shared | {"network": network, "evaluate": source.evaluate, "patience": source.patience}
+        record = Record(patience=source.patience, checkpoint_every=given.checkpoint_every, **watched)
+        return source, shared | {"network": network, "evaluate": source.evaluate, "record": record}
 
     if given.sites is not None and not given.dry_run:
         silent = make_network(graph, rounds, replace(given, dry_run=True), channel)
         try:
-            check_alone(silent, graph, made, check)
+            check_alone(silent, made, check)
         except InputError as error:
             if error.kind:
                 tell_sites(given, error.kind, folder)
             raise
     network = make_network(graph, rounds, given, channel, folder)
-    progress, warned = set_output(given, network.writes), list[str]()
+    progress, warned = set_output(given, network.processes.writes), list[str]()
     try:
         with showing_warnings(warned.append):
             source, shared = made(network)
     except InputError as error:
-        network.membership.fail(error.kind)
+        network.processes.membership.fail(error.kind)
         if folder is not None and folder.journal is not None:
             folder.journal.write(0)
         raise
     warned += [f"Warning: {sentence}" for sentence in source.warnings]
-    names = list(network.names) or source.sites
+    names = list(network.processes.names) or source.sites
     if folder is not None:
         folder.warnings = warned
         folder.config |= {"engine": running.engine} | source.facts | ({"sites": names} if names else {})
     if source.description:
         print_line(source.description)
-    for line in warned if network.writes else ():
+    for line in warned if network.processes.writes else ():
         print_error(line)
     return source, shared | {"progress": progress}
 
 
 def check_alone(
     silent: "Network",
-    graph: "Topology",
     made: Callable[["Network"], tuple["Source", dict[str, Any]]],
     check: Callable[..., None],
 ) -> None:
@@ -133,16 +135,17 @@ def check_alone(
 
     def allgather_text(text: str) -> list[str]:
         exchanged.append(text)
-        return silent.allgather_text(text)
+        return silent.processes.allgather_text(text)
 
+    own = replace(silent.processes, allgather_text=allgather_text, mailbox=lambda: None)
     try:
         with showing_warnings(lambda line: None):
-            source, shared = made(replace(silent, allgather_text=allgather_text, mailbox=lambda: None))
+            source, shared = made(replace(silent, processes=own))
     except InputError:
         if exchanged:
             return
         raise
-    check(source.problem, graph, **shared)
+    check(source.problem, **shared)
 
 
 def tell_sites(given: Options, kind: str, folder: "RunFolder | None") -> None:
@@ -228,7 +231,8 @@ def make_network(
     if given.dry_run:
         from dnasa.runs import dry_run
 
-        return dry_run.connect(graph, count, channel, given.sites, every=given.every)
+        silent = dry_run.connect(graph, count, channel, given.sites, every=given.every)
+        return networks.with_timing(silent, given.late, given.overlap, given.clock)
     engine = given.engine or ("sites" if given.sites else networks.detect())
     traffic = begin_journal(folder, given) if folder is not None and engine == "sites" else None
     network = networks.connect(
@@ -242,6 +246,9 @@ def make_network(
         sites=given.sites,
         every=given.every,
         traffic=traffic,
+        late=given.late,
+        overlap=given.overlap,
+        clock=given.clock,
     )
     running.engine = engine
     return network
@@ -284,6 +291,15 @@ def check_comparison(given: Options) -> list[str]:
     if given.survive and given.extend:
         raise InputError("--extend begins further runs, which need all processes: leave out --survive.")
     return pictures.formats(given.format, given.style)
+
+
+def rule_with_schedule(given: Options) -> str:
+    """The rule as `solve` takes it, with its schedule in its name."""
+    if given.schedule is None:
+        return given.rule
+    if ":" in given.rule:
+        raise InputError(f"--rule {given.rule} names its schedule: leave out --schedule.")
+    return f"{given.rule}:{given.schedule}"
 
 
 def best_device() -> str:

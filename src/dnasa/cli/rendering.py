@@ -175,7 +175,7 @@ def print_dry_run(network: "Network", steps: int) -> None:
             "bytes": line["bytes"],
             "bytes per step": f"{line['bytes'] / steps:,.0f}" if line["kind"] == "exchange" else "",
         }
-        for line in Audit(network.traffic, network.names).lines()
+        for line in Audit(network.processes.traffic, network.processes.names).lines()
     ]
     print_wide(frame_table(pd.DataFrame(rows), f"What this process would send in {steps} steps"))
     print_line(

@@ -43,7 +43,7 @@ def saved(shared: dict[str, Any]) -> "Result | None":
     folder = shared["folder"]
     if folder is None or not folder.resume or folder.state != "done":
         return None
-    return replace(Result.load(folder.path), rank=shared["network"].rank, writes=shared["network"].writes)
+    return replace(Result.load(folder.path), rank=shared["network"].rank, writes=shared["network"].processes.writes)
 
 
 def save(folder: Path | None, source: "Source", result: "Result", network: "Network") -> None:

@@ -26,6 +26,7 @@ from dnasa.rules.registry import COMPARED, Variant, check_used, find, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation
 from dnasa.runs.own_files import LIST
+from dnasa.runs.record import Record
 from dnasa.runs.result import Result
 
 if TYPE_CHECKING:
@@ -39,13 +40,14 @@ METRICS = (  # the first one available is compared; never the consensus: where n
     *("test_accuracy", "test_label_accuracy", "test_rmse"),
     *("test_loss", "train_loss", "grad_norm"),
 )
-OF_LONG_RUNS = ("evaluate", "stop", "patience", "checkpoint_every", "progress", "trace")
+OF_LONG_RUNS = ("evaluate", "progress")
+RECORD = Record()
 SCHEDULE = "diminishing"  # of rules with a stepsize that name none: a stepsize then means the same in all of them
 
 
 def compare(
     problem: "Problem",
-    topology: "Topology",
+    network: "Network | Topology | str",
     rules: Sequence[str] = COMPARED,
     etas: Sequence[float] | Mapping[str, Sequence[float]] = (),
     *,
@@ -56,13 +58,14 @@ def compare(
     x: str | Sequence[str] = (),
     extend: bool = False,
     folder: "str | Path | RunFolder | None" = None,
+    record: Record = RECORD,
     **options: Any,
 ) -> Comparison:
     """Run every rule with every stepsize and seed, choose a stepsize for each rule and schedule, and report its results.
 
     Args:
         problem: What to minimize.
-        topology: The graph.
+        network: As for `solve`.
         rules: The names of the rules; one may name its schedule, as in "dsgd:constant".
         etas: The stepsizes of all rules, or a dictionary with those of each.
         steps: The number of steps.
@@ -75,6 +78,7 @@ def compare(
             bytes too where methods send different amounts.
         extend: Continue the grid where its edge is best, at most 8 times.
         folder: Write the runs to this folder. A `RunFolder` to resume continues with what is missing, also of further rules.
+        record: As for `solve`; comparisons have no callback of their own.
         **options: The other arguments of `solve`.
 
     Examples:
@@ -87,11 +91,11 @@ def compare(
     axes = check_axes(as_list(x))
     wanted = grid_of(rules, etas, schedule, extend)
     others = _other_seeds(problem, wanted, metric, seeds)
-    runner = GridRunner(problem, topology, folder, {"steps": steps, **options})
+    runner = GridRunner(problem, network, folder, {"steps": steps, **options})
     if runner.simulated and runner.folder is not None and not runner.folder.resume:
         one_step = {name: value for name, value in options.items() if name not in OF_LONG_RUNS}
-        check_metric(problem, topology, wanted[0], metric, axes, **one_step)
-    first = runner.solve("", wanted, [*seeds, *others], callback=_checked(metric, axes))
+        check_metric(problem, network, wanted[0], metric, axes, record, **one_step)
+    first = runner.solve("", wanted, [*seeds, *others], replace(record, callback=_checked(metric, axes)))
     _check_columns(first.history, axes)
     every = list(dict.fromkeys(first.history.seed.tolist()))  # in a folder, maybe more than these rules need
     if not {*seeds, *others} <= {*every}:
@@ -102,7 +106,7 @@ def compare(
     more = runner.agree(_missing(histories, wanted))
     while True:
         if more:
-            histories.append(with_eta(runner.extend(more, every)))
+            histories.append(with_eta(runner.extend(more, every, record)))
         history = _of_lines(pd.concat(histories, ignore_index=True), _lines(wanted))
         choice = _choose(history, selection, wanted)
         more = runner.agree(_beyond(history, choice, wanted)) if extend else []
@@ -231,12 +235,18 @@ def metric_in(row: Mapping[str, Any], metric: str | None) -> str:
 
 
 def check_metric(
-    problem: "Problem", topology: "Topology", variant: Variant, metric: str | None, x: Sequence[str], **options: Any
+    problem: "Problem",
+    network: "Network | Topology | str",
+    variant: Variant,
+    metric: str | None,
+    x: Sequence[str],
+    record: Record = RECORD,
+    **options: Any,
 ) -> None:
     """Take one step, before a folder is made: only a run shows which metrics and axes there are."""
     if metric is not None or not {*x} <= {"steps"}:
-        check = _checked(metric, x)
-        solve(problem, topology, [variant], steps=1, callback=check, progress=False, **options)
+        check = Record(metrics=record.metrics, callback=_checked(metric, x))
+        solve(problem, network, [variant], steps=1, record=check, progress=False, **options)
 
 
 def _checked(metric: str | None, x: Sequence[str]) -> Callable[[Evaluation], bool]:
@@ -264,13 +274,17 @@ class GridRunner:
     """The parts of a comparison, each a call of `solve`; with a folder, parts that have ended are read from it."""
 
     def __init__(
-        self, problem: "Problem", topology: "Topology", folder: "str | Path | RunFolder | None", options: dict[str, Any]
+        self,
+        problem: "Problem",
+        network: "Network | Topology | str",
+        folder: "str | Path | RunFolder | None",
+        options: dict[str, Any],
     ):
         self.problem = problem
-        self.topology = topology
+        self.where = network
         self.options = options
         self.folder = RunFolder(folder) if isinstance(folder, (str, Path)) else folder
-        self.network: Network | None = options.get("network")
+        self.network = network if isinstance(network, Network) else None
 
     @property
     def simulated(self) -> bool:
@@ -283,7 +297,7 @@ class GridRunner:
     def _of_first_process(self, value: Any) -> Any:
         if self.network is None or self.network.simulated:
             return value
-        return self.network.allgather_json(value, lambda given: given)[0]
+        return self.network.processes.allgather_json(value, lambda given: given)[0]
 
     def added(self) -> Iterator[pd.DataFrame]:
         """The histories of everything that was added to the grid earlier."""
@@ -292,19 +306,19 @@ class GridRunner:
             if part.state in ENDED:
                 yield Result.load(part.path).history
 
-    def extend(self, wanted: Sequence[Variant], seeds: Sequence[int]) -> pd.DataFrame:
+    def extend(self, wanted: Sequence[Variant], seeds: Sequence[int], record: Record) -> pd.DataFrame:
         """Add these to the grid. Their folder is named after them, so a part that was stopped is found again."""
         name = f"extension-{zlib.crc32(json.dumps(wanted).encode()):08x}"
-        return self.solve(name, wanted, seeds).history
+        return self.solve(name, wanted, seeds, record).history
 
-    def solve(self, name: str, wanted: Sequence[Variant], seeds: Sequence[int], **more: Any) -> Result:
+    def solve(self, name: str, wanted: Sequence[Variant], seeds: Sequence[int], record: Record) -> Result:
         """Run the part of this name, or read it if it has ended; the grid has no name, and the folder itself holds it."""
         part = self._part(name)
         if part is not None and part.resume and part.state in ENDED:
             return replace(Result.load(part.path), rank=self.network.rank if self.network else 0)
-        own: Any = {"seed": list(seeds), "folder": part} | self.options | more
+        own: Any = {"seed": list(seeds), "folder": part, "record": record} | self.options
         try:
-            return solve(self.problem, self.topology, list(wanted), **own)
+            return solve(self.problem, self.where, list(wanted), **own)
         except Interrupted as error:
             assert self.folder is not None
             what = str(error).partition(";")[0]

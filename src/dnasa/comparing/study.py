@@ -20,11 +20,11 @@ from dnasa.rules.registry import RULES, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.progress import Progress
+from dnasa.runs.record import Record
 from dnasa.tasks.sources import SourceOptions, make_source
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
-    from dnasa.topology import Topology
 
 UNCOMPARED = ("checkpoint_every",)  # settings that do not change results
 SUMMARY = "table.csv"  # of a cell: written when it is complete
@@ -34,7 +34,6 @@ class Prepared(NamedTuple):
     """What a cell compares; rules that W does not suit are left out, each with a line that says why."""
 
     problem: "Problem"
-    graph: "Topology"
     network: Network
     rules: list[str]
     notes: list[str]
@@ -49,11 +48,9 @@ def check(study: Study, out: Path) -> None:
         if is_complete(cell, out / cell.folder):
             continue
         try:
-            problem, graph, network, rules, *_ = prepare(study, cell)
+            problem, network, rules, *_ = prepare(study, cell)
             if cell.problem not in seen:
-                check_metric(
-                    problem, graph, _variant(cell, rules[0]), cell.settings["metric"], [study.x], network=network
-                )
+                check_metric(problem, network, _variant(cell, rules[0]), cell.settings["metric"], [study.x])
         except InputError as error:
             raise InputError(f"{study.name}, {cell.title}: {error}") from error
         seen.add(cell.problem)
@@ -79,7 +76,7 @@ def prepare(study: Study, cell: Cell) -> Prepared:
     notes = [f"Left out on {cell.graph}: {reason}" for reason in reasons.values() if reason]
     at_end = study.figure == "stepsizes" and settings["evaluate"] is None
     evaluate = [0, settings["steps"]] if at_end else source.evaluate
-    return Prepared(source.problem, graph, network, rules, notes, evaluate, source.facts)
+    return Prepared(source.problem, network, rules, notes, evaluate, source.facts)
 
 
 def _variant(cell: Cell, rule: str) -> registry.Variant:
@@ -93,7 +90,7 @@ def _unsuitable(cell: Cell, rule: str, problem: "Problem", network: Network) -> 
     schedules = registry.schedules_of(variant, graph.nodes, cell.settings["steps"])
     try:
         built = registry.make(RULES[variant.rule], schedules, problem.layout, problem.prox)
-        topology.check_weights(built, graph, network.rounds, title(variant.rule), network.every)
+        topology.check_weights(built, graph, network.settings.rounds, title(variant.rule), network.settings.every)
     except InputError as error:
         return str(error)
     return ""
@@ -171,7 +168,7 @@ def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, pr
     try:
         comparison = compare(
             prepared.problem,
-            prepared.graph,
+            prepared.network,
             prepared.rules,
             settings["etas"],
             steps=settings["steps"],
@@ -180,10 +177,9 @@ def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, pr
             x=study.x,
             extend=settings["extend"],
             folder=folder,
-            network=prepared.network,
             evaluate=prepared.evaluate,
             node_weights=settings["weights_by"],
-            checkpoint_every=settings["checkpoint_every"],
+            record=Record(checkpoint_every=settings["checkpoint_every"]),
             progress=progress,
         )
     except Interrupted as error:

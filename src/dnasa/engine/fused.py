@@ -28,7 +28,7 @@ def supports(rule: Rule, network: Network, state: State) -> bool:
 
 def one_product(network: Network) -> bool:
     """Whether an exchange is one product with a matrix that is at hand."""
-    return bool(network.step_weights) and network.every == 1 and network.channel is None
+    return bool(network.step_weights) and network.settings.every == 1 and network.settings.channel is None
 
 
 def _runs_in_c(x: Array) -> bool:

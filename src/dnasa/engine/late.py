@@ -149,8 +149,8 @@ class OwnNode(Immediate):
 
     def run(self, gradient: Callable[[Array, int], Array]) -> None:
         """Take all steps, and wait for the neighbours' last."""
-        assert self.network.mailbox is not None
-        self.mailbox = self.network.mailbox()
+        assert self.network.processes.mailbox is not None
+        self.mailbox = self.network.processes.mailbox()
         run_node(self.node, gradient, self, again=math.inf)
         self.mailbox.end()
 
@@ -188,7 +188,7 @@ class Late(Immediate):
         gradient: Callable[[Array, int, int], Array],
     ):
         self.network, self.sent, self.gradient = network, snapshot.sent, gradient
-        clock: Any = network.clock
+        clock: Any = network.settings.clock
         self.link = clock.single_messages(network.nodes)
         self.compute = clock.links.compute
         all_nodes = range(network.nodes)

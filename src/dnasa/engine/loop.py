@@ -24,7 +24,7 @@ from dnasa.core import (
     nodes_text,
 )
 from dnasa.engine.late import Late, OwnNode
-from dnasa.engine.options import NONE, RunOptions
+from dnasa.engine.options import RunOptions
 from dnasa.engine.plan import Plan, make_plan, run_settings
 from dnasa.engine.recovery import (
     Position,
@@ -41,133 +41,82 @@ from dnasa.problems.metrics import larger_is_better
 from dnasa.problems.problem import completed
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
-from dnasa.runs.history import Evaluation, Metric, Recorder
+from dnasa.runs.history import Evaluation, Recorder
 from dnasa.runs.progress import Progress, make_progress
+from dnasa.runs.record import Record
 from dnasa.runs.result import Result
 from dnasa.runs.session import Session
 from dnasa.runs.timing import Timeline, checked_events, now, write_trace
 
 if TYPE_CHECKING:
-    from dnasa.channels import Codec
     from dnasa.problems.problem import Problem
     from dnasa.topology import Topology
 
+RECORD = Record()
 COMPARED = ("test_accuracy", "test_label_accuracy", "test_r2", "test_loss")  # with the start, the first that there is
 WORSE = 0.02  # less accuracy or R^2 than at the start, or so much more loss, in relation to it
 
 
 def solve(
     problem: "Problem",
-    topology: "Topology | str",
+    network: "Network | Topology | str",
     rule: str | Rule | Variant | Sequence[str | Rule | Variant] = "dnasa",
     *,
     steps: int,
     eta: float | Schedule | Sequence[float | Schedule] | None = None,
-    schedule: str | Sequence[str] | None = None,
     seed: int | Sequence[int] = 0,
     start: Array | None = None,
     evaluate: int | Sequence[int] | None = None,
-    metrics: Mapping[str, Metric] = NONE,
-    callback: Callable[[Evaluation], Any] | None = None,
-    stop: Mapping[str, float] = NONE,
-    patience: int | None = None,
     node_weights: Sequence[float] | Literal["rows"] | None = None,
     weight_decay: float = 0.0,
-    rounds: int | str | None = None,
-    every: int = 1,
-    message_dtype: str | None = None,
-    compress: "str | Codec | None" = None,
-    network: Network | None = None,
-    overlap: bool = False,
     folder: str | Path | RunFolder | None = None,
-    checkpoint_every: int | None = None,
     resume: bool = False,
     progress: Progress = None,
-    trace: str | Path | None = None,
-    clock: Mapping[str, Any] | str | Path | None = None,
-    late: int | None = None,
+    record: Record = RECORD,
 ) -> Result:
     """Minimize the weighted average of the nodes' losses.
 
-    Several rules, stepsizes, schedules or seeds run side by side as one array. What a number `eta` means depends on the
-    schedule; docs/methods.md has the formulas, under Schedules.
+    Several rules, stepsizes or seeds run side by side as one array. What a number `eta` means depends on the schedule;
+    docs/methods.md has the formulas, under Schedules.
 
     Args:
         problem: What to minimize, from `dnasa.problems` or a class of your own.
-        topology: A graph, or the name of one if the problem has a number of nodes.
+        network: The network from `dnasa.connect`: every process calls `solve` with the same arguments and gets all iterates. A
+            graph, or the name of one if the problem has a number of nodes, is simulated.
         rule: A name, a name with its schedule ("dsgd:constant"), a `Rule`, or several of them.
         steps: The number of steps T.
         eta: The stepsize of rules that need one: a number, a function of t, or several of them.
-        schedule: The schedule of the stepsize, or several; each rule has a default.
         seed: The seed of the samples and the starting point, or several.
         start: Replaces the problem's starting point: `(d,)`, or `(n, d)` with a row for each node.
         evaluate: The number of steps between evaluations, or the steps to evaluate at. By default up to 50 evaluations, fewer
             where they would take longer than the training.
-        metrics: Metrics of your own by name: functions of the mean answer `(d,)` that return a number.
-        callback: Called with an `Evaluation` at every evaluation, in the first process. The run stops when it returns true.
-        stop: Thresholds by metric, such as `{"grad_norm": 1e-3}`. The run stops when all runs have reached all of them.
-        patience: Stop early: a run stops when its loss on the validation rows has not improved for this many evaluations. What
-            is evaluated is then the average of the evaluated answers, and the result is the best of them.
         node_weights: How much each node counts, p_i up to a common factor, or "rows": in proportion to its rows.
         weight_decay: Decoupled weight decay, as in AdamW: in each step x shrinks by the stepsize times this number.
-        rounds: Mixing rounds per exchange, or "exact", as for `connect`.
-        every: Exchange only at every N-th step, as for `connect`.
-        message_dtype: "bfloat16" or "float16" messages.
-        compress: Compresses messages: the name of a codec, such as "4bit" or "topk:0.01", or a `Codec`.
-        network: Replaces the simulated network. Every process calls `solve` with the same arguments and gets all iterates.
-        overlap: Exchange while gradients are computed, for rules with early messages. The iterates are the same.
         folder: Write the run to this folder as it happens.
-        checkpoint_every: The number of steps between checkpoints.
         resume: Continue the run in `folder` from its newest checkpoint, exactly.
         progress: True for a bar, "json" for a line per evaluation and run, False for nothing. By default a bar on a terminal,
             elsewhere a line each minute on standard error.
-        trace: A file for a timeline of the first steps (Chrome, Perfetto).
-        clock: Predicts the seconds on these links, as `clock_seconds` in the history: a TOML file, or a dictionary such as
-            `{"compute": 0.05, "bandwidth": 20, "latency": 30}` (seconds, Mbit/s, ms).
-        late: Nodes do not wait for each other, at the speeds of `clock` or as real sites: an exchange with a neighbour may last
-            for this many further steps. `steps` is then the mean of the nodes' steps. Sites evaluate the start and the end.
+        record: What to measure, when to stop early, and how often to write checkpoints.
     """
-    options = RunOptions(
-        evaluate=evaluate,
-        metrics=metrics,
-        callback=callback,
-        stop=stop,
-        patience=patience,
-        node_weights=node_weights,
-        weight_decay=weight_decay,
-        rounds=rounds,
-        every=every,
-        message_dtype=message_dtype,
-        compress=compress,
-        network=network,
-        overlap=overlap,
-        folder=folder,
-        checkpoint_every=checkpoint_every,
-        resume=resume,
-        progress=progress,
-        trace=trace,
-        clock=clock,
-        late=late,
-    )
+    options = RunOptions(evaluate, node_weights, weight_decay, folder, resume, progress, record)
     problem = completed(problem)
-    plan = make_plan(problem, topology, rule, steps, eta, schedule, seed, start, options)
-    kind = Run if late is None else LateRun if plan.network.simulated else SiteRun
+    plan = make_plan(problem, network, rule, steps, eta, seed, start, options)
+    kind = Run if plan.network.settings.late is None else LateRun if plan.network.simulated else SiteRun
     return kind(problem, plan, options).run()
 
 
 def check(
     problem: "Problem",
-    topology: "Topology",
+    network: Network,
     rule: str,
     *,
     steps: int,
     eta: float | None,
-    schedule: str | None,
     seed: Sequence[int],
     **options: Any,
 ) -> None:
     """Raise the errors that `solve` raises before the first step."""
-    make_plan(completed(problem), topology, rule, steps, eta, schedule, seed, None, RunOptions(**options))
+    make_plan(completed(problem), network, rule, steps, eta, seed, None, RunOptions(**options))
 
 
 class Run:
@@ -180,25 +129,29 @@ class Run:
         self.network = plan.network
         self.t = self.first = 0
         self.warned = False
-        self.timeline = Timeline(plan.network.rank, options.trace is not None)
+        self.timeline = Timeline(plan.network.rank, options.record.trace is not None)
         self.recorder = Recorder(
             problem,
             plan.network,
             plan.groups,
             plan.seeds,
-            options.metrics,
+            options.record.metrics,
             plan.node_weights,
             plan.epoch,
-            options.patience,
+            options.record.patience,
         )
         self.scale = self._gradient_scale()
 
     def run(self) -> Result:
         options, plan = self.options, self.plan
         self.settings = settings = run_settings(self.problem, plan, options)
-        progress = make_progress(plan.steps, self.problem.batch, options.progress if self.network.writes else False)
+        progress = make_progress(
+            plan.steps, self.problem.batch, options.progress if self.network.processes.writes else False
+        )
         with (
-            Session(self._folder(), options.checkpoint_every, settings, plan.steps, self.network) as self.session,
+            Session(
+                self._folder(), options.record.checkpoint_every, settings, plan.steps, self.network
+            ) as self.session,
             progress as self.bar,
             np.errstate(all="ignore"),
             self._telling_others(),
@@ -215,7 +168,7 @@ class Run:
         except RunError:
             raise
         except Exception as error:
-            self.network.membership.fail(f"Rank {self.network.rank} stopped at step {self.t}: {error}")
+            self.network.processes.membership.fail(f"Rank {self.network.rank} stopped at step {self.t}: {error}")
             raise
 
     def _folder(self) -> RunFolder | None:
@@ -233,19 +186,19 @@ class Run:
 
     def _train(self) -> Array:
         """Train from the start, or from a checkpoint, to the end; returns all nodes' answers."""
-        if self.network.membership.join is None:
+        if self.network.processes.membership.join is None:
             self.t, self.snapshots = self.session.restore(self.plan.groups, self._initial(), self.recorder)
         else:
-            self._meet(self.network.membership.join, self._initial(), new=True)
+            self._meet(self.network.processes.membership.join, self._initial(), new=True)
         self.first = self.t
-        self.network.membership.admit()
+        self.network.processes.membership.admit()
 
         def work() -> Array:
             start = [s._replace(sent=replace(s.sent)) for s in self.snapshots]  # the stepper changes its own copy
             with closing(self._stepper()) as self.stepper:
                 self._loop(start)
                 self.snapshots = self.stepper.snapshots
-                return self.network.gather(self.recorder.final_answers(self.snapshots))
+                return self.network.processes.gather(self.recorder.final_answers(self.snapshots))
 
         answers = surviving(self, work, self._continue)
         self._warn_if_nothing_was_sent()
@@ -259,7 +212,9 @@ class Run:
 
     def _stepper(self) -> Stepper:
         rules, sizes = [group.rule for group in self.plan.groups], [group.size for group in self.plan.groups]
-        return make_stepper(rules, sizes, self.network, self.snapshots, self.timeline, self.options.overlap, self.t)
+        return make_stepper(
+            rules, sizes, self.network, self.snapshots, self.timeline, self.plan.network.settings.overlap, self.t
+        )
 
     def _loop(self, start: list[Snapshot]) -> None:
         """The starting point is evaluated after the first step, so that errors show before a long evaluation."""
@@ -334,7 +289,7 @@ class Run:
         self.bar.show(t, evaluation.rows)
         self.session.record(self.recorder, t)
         self.timeline.add("evaluation", began, t)
-        if self.network.writes and not self.warned and self.recorder.early_stopping is None:
+        if self.network.processes.writes and not self.warned and self.recorder.early_stopping is None:
             self._warn_if_worse(self.recorder.rows[: len(evaluation.rows)], evaluation.rows)
         return self._stops(evaluation)
 
@@ -362,7 +317,11 @@ class Run:
 
     def _stops(self, evaluation: Evaluation) -> bool:
         """Whether to stop; the first process decides for all."""
-        callback, stop, early_stopping = self.options.callback, self.options.stop, self.recorder.early_stopping
+        callback, stop, early_stopping = (
+            self.options.record.callback,
+            self.options.record.stop,
+            self.recorder.early_stopping,
+        )
         if early_stopping is not None and early_stopping.stops:
             self.session.log(f"Stopped early at step {evaluation.step}: the validation loss no longer improves.")
             return True
@@ -373,33 +332,35 @@ class Run:
             decided = bool(stop) and reached(stop, evaluation.rows)
             decided |= callback is not None and bool(callback(evaluation))
         if not self.network.simulated:
-            decided = self.network.allgather_text("stop" if decided else "")[0] == "stop"
+            decided = self.network.processes.allgather_text("stop" if decided else "")[0] == "stop"
         if decided:
             self.session.log(f"Stopped at step {evaluation.step} by the callback or stop condition.")
         return decided
 
     def _continue(self) -> None:
-        complete = [self.stepper.complete] if self.options.overlap else self.stepper.snapshots
-        self._meet(self.network.membership.survivors, complete)  # type: ignore[arg-type]
+        complete = [self.stepper.complete] if self.plan.network.settings.overlap else self.stepper.snapshots
+        self._meet(self.network.processes.membership.survivors, complete)  # type: ignore[arg-type]
 
     def _meet(self, connect: Callable[[], Network], complete: list[Snapshot], new: bool = False) -> None:
         """Continue with the processes that are there, at the latest step that any of them has reached; restart the rules."""
 
         def agree(network: Network) -> tuple[list[Position], list[Any]]:
-            own = Position(0, self.t, new or network.membership.returned, self.settings)
+            own = Position(0, self.t, new or network.processes.membership.returned, self.settings)
             positions = positions_of(network, own)
             return positions, [received_state(network, positions, snapshot.state) for snapshot in complete]
 
         before = self.network
         self.network, (positions, states) = reconnect(connect, agree)
         self.t = max(position.step for position in positions if not position.new)
-        self.network.membership.admit()
+        self.network.processes.membership.admit()
         lost, joined = changes(before, self.network, positions)
-        if self.network.writes:
+        if self.network.processes.writes:
             warn_of_changes(self.network, lost, joined, self.t)
         self.recorder.continue_with(self.network, lost, self.t)
         self.session.continue_with(self.network, self.recorder, lost, joined, self.t)
-        self.problem.continue_without(sorted(set(range(self.plan.topology.nodes)) - set(self.network.node_ids)))
+        self.problem.continue_without(
+            sorted(set(range(self.plan.topology.nodes)) - set(self.network.processes.node_ids))
+        )
         self.scale = self._gradient_scale()
         self.snapshots = [
             snapshot._replace(state=state).restarted(group.rule)
@@ -416,13 +377,18 @@ class Run:
 
     def _result(self, answers: Array) -> Result:
         folder = self.session.folder
-        if self.options.trace is not None:
-            parts = self.network.allgather_json(self.timeline.events, checked_events)
-            if self.network.writes:
-                write_trace(Path(self.options.trace), parts, None if folder is None else folder.own, self.network.names)
-        timing = self.timeline.summary(self.t - self.first, self.network.traffic)
+        if self.options.record.trace is not None:
+            parts = self.network.processes.allgather_json(self.timeline.events, checked_events)
+            if self.network.processes.writes:
+                write_trace(
+                    Path(self.options.record.trace),
+                    parts,
+                    None if folder is None else folder.own,
+                    self.network.processes.names,
+                )
+        timing = self.timeline.summary(self.t - self.first, self.network.processes.traffic)
         result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
-        if folder is not None and self.network.writes:
+        if folder is not None and self.network.processes.writes:
             result.save(folder.path)
         return result
 
@@ -431,7 +397,7 @@ class LateRun(Run):
     """A run whose nodes do not wait for each other. A step is as many steps of nodes as there are nodes."""
 
     def _stepper(self) -> Any:
-        late: Any = self.options.late
+        late: Any = self.plan.network.settings.late
         return Late(self.plan.groups[0].rule, self.network, self.snapshots[0], late, self.plan.steps, self._of_node)
 
     def _step(self, t: int) -> None:
@@ -464,7 +430,7 @@ class SiteRun(Run):
     own_steps = 0
 
     def _stepper(self) -> Any:
-        late: Any = self.options.late
+        late: Any = self.plan.network.settings.late
         rule, steps = self.plan.groups[0].rule, self.plan.steps
         return OwnNode(rule, self.network, self.snapshots[0], late, steps, self.t, self.own_steps)
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,58 +39,44 @@ class Plan(NamedTuple):
 
 def make_plan(
     problem: "Problem",
-    topology: "Topology | str",
+    network: "Network | Topology | str",
     rule: str | Rule | Variant | Sequence[str | Rule | Variant],
     steps: int,
     eta: Any,
-    schedule: str | Sequence[str] | None,
     seed: int | Sequence[int],
     start: Array | None,
     options: RunOptions,
 ) -> Plan:
-    from dnasa.topology import Topology, check_weights, make
+    from dnasa.topology import check_weights
 
-    if isinstance(topology, str):
-        if problem.nodes is None:
-            raise InputError(
-                f"The problem does not say how many nodes '{topology:.40}' has: give the graph's size, such as "
-                "topology.ring(8), or set `nodes` in your problem."
-            )
-        topology = make(topology, problem.nodes)
-    if not isinstance(topology, Topology):
-        raise InputError(
-            f"The topology must be one of dnasa.topology, such as topology.ring(8), topology.from_networkx(graph) or "
-            f"topology.from_matrix(W), not {type(topology).__name__}."
-        )
     steps = whole("steps", steps)
     seeds = distinct("seed", [whole("A seed", s, low=0) for s in as_list(seed)])
+    network = _network(problem, network)
+    topology: Any = network.topology
     _check_nodes(problem, topology)
-    network = _network(topology, options)
-    if options.clock is not None:
-        from dnasa.networks.clock import with_clock
-
-        network = with_clock(network, options.clock)
     points = _points(problem, topology, seeds, start)
     first = _local_rows(points, network)
-    runs = _runs(rule, eta, schedule)
+    runs = _runs(rule, eta)
     prox = _prox(problem, first, network)
     groups = registry.groups(runs, topology.nodes, steps, first, problem.layout, prox)
     if options.weight_decay:
         groups = [_decayed(group, options.weight_decay) for group in groups]
     for group in groups:
-        check_weights(group.rule, topology, network.rounds, _named(group), network.every)
-    if network.every > steps and network.nodes > 1:
-        raise InputError(f"every is {network.every}, but the run has {steps} steps: nothing would be exchanged.")
-    if options.late is not None:
+        check_weights(group.rule, topology, network.settings.rounds, _named(group), network.settings.every)
+    if network.settings.every > steps and network.nodes > 1:
+        raise InputError(
+            f"every is {network.settings.every}, but the run has {steps} steps: nothing would be exchanged."
+        )
+    if network.settings.late is not None:
         _check_late(options, network, groups)
     _check_storage(options, network)
     _check_watching(options)
-    _check_patience(problem, options.patience)
+    _check_patience(problem, options.record.patience)
     x = [concatenate([first] * group.size) for group in groups]
     checksum, rows = _node_data(problem, network, seeds)
     weights = _node_weights(options.node_weights, topology.nodes, rows)
     epoch = None if rows is None else float(rows.mean())
-    eval_steps = _eval_steps(options.evaluate, steps, problem.batch, epoch, options.patience is not None)
+    eval_steps = _eval_steps(options.evaluate, steps, problem.batch, epoch, options.record.patience is not None)
     decay = float(options.weight_decay)
     about = (steps, eval_steps, epoch, checksum, weights, points[0], decay, start is not None)
     return Plan(topology, network, groups, x, seeds, *about)
@@ -100,7 +85,7 @@ def make_plan(
 # ---------------------------------------------------------------- rules
 
 
-def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any]:
+def _runs(rule: Any, eta: Any) -> list[Any]:
     """Variants of named rules, and the user's rules, in the order given."""
     given = [rule] if isinstance(rule, (str, Rule, Variant)) or not isinstance(rule, Iterable) else list(rule)
     named = distinct("rule", [name for name in given if not isinstance(name, (Rule, Variant))])
@@ -114,8 +99,8 @@ def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any
         raise InputError(f"eta must be a number, a function of t or a list of these; it has shape {np.shape(eta)}.")
     etas = [] if eta is None else distinct("eta", as_list(eta))
     takes_eta = [registry.find(str(name)).needs_eta for name in named]
-    if not named and (etas or schedule is not None):
-        raise InputError("A rule of your own has its schedules inside: leave eta and schedule out, or register it.")
+    if not named and etas:
+        raise InputError("A rule of your own has its schedules inside: leave eta out, or register it.")
     if etas and not any(takes_eta):
         raise InputError(f"Rule '{named[0]}' takes no stepsize: leave eta out.")
     runs: list[Any] = []
@@ -123,8 +108,7 @@ def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any
         if isinstance(each, Variant):
             runs += registry.variants(each.rule, [] if each.eta is None else [each.eta], each.schedule)
         else:
-            runs += [each] if isinstance(each, Rule) else registry.variants(each, etas, schedule)
-    registry.check_used(schedule, runs)
+            runs += [each] if isinstance(each, Rule) else registry.variants(each, etas)
     distinct("rule", [_text(run) for run in runs if isinstance(run, Variant)])  # such as "dsgd" and "dsgd:diminishing"
     return runs
 
@@ -172,28 +156,28 @@ def _prox(problem: "Problem", first: Array, network: Network) -> Prox | None:
 # ---------------------------------------------------------------- network and nodes
 
 
-def _network(topology: "Topology", options: RunOptions) -> Network:
-    from dnasa.networks import choose_channel
+def _network(problem: "Problem", network: "Network | Topology | str") -> Network:
+    """The network that was given, or the simulated one of a graph."""
     from dnasa.networks.simulated import connect
+    from dnasa.topology import Topology, make
 
-    network = options.network
-    if network is None:
-        channel = choose_channel(options.message_dtype, None, options.compress)
-        return connect(topology, options.rounds, channel, options.every)
-    given = (options.rounds, options.message_dtype, options.compress)
-    if options.every != 1 or any(option is not None for option in given):
+    if isinstance(network, Network):
+        if network.topology is None:
+            raise InputError("The network does not say which graph it has: give it a topology.")
+        return network
+    if isinstance(network, str):
+        if problem.nodes is None:
+            raise InputError(
+                f"The problem does not say how many nodes '{network:.40}' has: give the graph's size, such as "
+                "topology.ring(8), or set `nodes` in your problem."
+            )
+        network = make(network, problem.nodes)
+    if not isinstance(network, Topology):
         raise InputError(
-            "The network has its rounds, every, message dtype and compression already: give them to connect."
+            "The network must be one of dnasa.connect, or a graph, such as topology.ring(8), "
+            f"topology.from_networkx(graph) or topology.from_matrix(W), not {type(network).__name__}."
         )
-    if network.nodes != topology.nodes or getattr(network.topology, "fingerprint", None) not in (
-        None,
-        topology.fingerprint,
-    ):
-        raise InputError(
-            f"The network was made for another topology ({getattr(network.topology, 'name', network.nodes)}, "
-            f"{network.nodes} nodes) than this one ({topology.name}, {topology.nodes} nodes): use the same for both."
-        )
-    return network if network.topology is not None else replace(network, topology=topology)
+    return connect(network)
 
 
 def _check_nodes(problem: "Problem", topology: "Topology") -> None:
@@ -205,14 +189,14 @@ def _check_nodes(problem: "Problem", topology: "Topology") -> None:
 
 def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup]) -> None:
     """Refuse what cannot be done without waiting."""
-    whole("late", options.late, low=0)
-    if not network.simulated and network.mailbox is None:
+    whole("late", network.settings.late, low=0)
+    if not network.simulated and network.processes.mailbox is None:
         raise InputError(
             "late is for simulated runs and sites: leave it out, other processes wait for their neighbours."
         )
-    if network.simulated and network.clock is None:
+    if network.simulated and network.settings.clock is None:
         raise InputError("late needs the speeds of nodes and links: give clock (--clock).")
-    if not network.simulated and (options.stop or options.patience is not None):
+    if not network.simulated and (options.record.stop or options.record.patience is not None):
         raise InputError("Sites that do not wait are evaluated at the end only: leave out stop and early stopping.")
     if len(groups) > 1:
         raise InputError("With late, each rule has an order of events of its own: give one rule at a time.")
@@ -225,32 +209,41 @@ def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup
             f"late needs an undirected graph that stays the same, with weights that are not negative, unlike {graph.name}: use "
             "exponential or ring."
         )
-    if network.rounds > 1 or network.every > 1 or network.channel is not None or options.overlap:
+    if (
+        network.settings.rounds > 1
+        or network.settings.every > 1
+        or network.settings.channel is not None
+        or network.settings.overlap
+    ):
         raise InputError("late exchanges messages once, as they are: leave out rounds, every, overlap and compression.")
-    if options.checkpoint_every is not None or options.resume or getattr(options.folder, "resume", False):
+    if options.record.checkpoint_every is not None or options.resume or getattr(options.folder, "resume", False):
         raise InputError("A run with late cannot be resumed, since messages are under way: leave out checkpoints.")
 
 
 def _check_storage(options: RunOptions, network: Network) -> None:
-    if options.checkpoint_every is not None:
-        whole("checkpoint_every", options.checkpoint_every)
+    if options.record.checkpoint_every is not None:
+        whole("checkpoint_every", options.record.checkpoint_every)
         if options.folder is None:
             raise InputError("Checkpoints need a folder: give folder (--out).")
-    if options.overlap and network.membership.survivors is not None and not network.own_folders:
+    if (
+        network.settings.overlap
+        and network.processes.membership.survivors is not None
+        and not network.processes.own_folders
+    ):
         raise InputError("Over MPI, hidden exchanges cannot survive a lost process: leave out --overlap or --survive.")
 
 
 def _check_watching(options: RunOptions) -> None:
     """Check the callback, the metrics and the thresholds of an evaluation."""
-    if options.callback is not None and not callable(options.callback):
+    if options.record.callback is not None and not callable(options.record.callback):
         raise InputError("callback must be a function that is called with an Evaluation.")
     for name in ("metrics", "stop"):
-        if not isinstance(getattr(options, name), Mapping):
+        if not isinstance(getattr(options.record, name), Mapping):
             raise InputError(f"{name} must be a dictionary with the metrics' names.")
-    for metric in options.metrics:
+    for metric in options.record.metrics:
         if metric in COLUMNS:
             raise InputError(f"'{metric}' is a column of every history: give your metric another name.")
-    for metric, threshold in options.stop.items():
+    for metric, threshold in options.record.stop.items():
         if isinstance(threshold, bool) or not isinstance(threshold, Real) or np.isnan(float(threshold)):
             raise InputError(f"The threshold of '{metric}' to stop at must be a number, not {threshold!r:.40}.")
 
@@ -299,7 +292,7 @@ def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[
         counts = [None if count is None else np.array(count, int).reshape(shape).tolist() for _, count in given]
         return list(zip([str(mark) for mark, _ in given], counts, strict=True))
 
-    everyone = [pair for pairs in network.allgather_json(local, read) for pair in pairs]
+    everyone = [pair for pairs in network.processes.allgather_json(local, read) for pair in pairs]
     rows = [count for _, count in everyone]
     checksum = crc32(json.dumps([fingerprint for fingerprint, _ in everyone]).encode())
     return f"{checksum:08x}", None if None in rows else np.array(rows).T
@@ -349,14 +342,14 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
         "the nodes' data": plan.node_data,
         "the number of parameters": int(start.shape[-1]),
         "dtype": str(plan.start.dtype).removeprefix("torch."),
-        "rounds": network.rounds,
-        "the steps between exchanges": network.every,
-        "the channel": network.channel.settings if network.channel else None,
-        "the clock": network.clock.fingerprint if network.clock else None,
-        "late": options.late,
+        "rounds": network.settings.rounds,
+        "the steps between exchanges": network.settings.every,
+        "the channel": network.settings.channel.settings if network.settings.channel else None,
+        "the clock": network.settings.clock.fingerprint if network.settings.clock else None,
+        "late": network.settings.late,
         "the evaluation steps": f"{len(eval_steps)} up to {eval_steps[-1]}, {crc32(str(eval_steps).encode()):08x}",
-        "the own metrics": list(options.metrics),
-        "the patience": options.patience,
+        "the own metrics": list(options.record.metrics),
+        "the patience": options.record.patience,
         "the loss scale": problem.loss_scale,
         "the node weights": None if plan.node_weights is None else plan.node_weights.tolist(),
         "the starting point": f"{crc32(start):08x}",
@@ -364,7 +357,11 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
     if not network.simulated:
         from dnasa.networks.processes import agree
 
-        folder = {"the run folder": "missing" if options.folder is None else "given"} if network.own_folders else {}
+        folder = (
+            {"the run folder": "missing" if options.folder is None else "given"}
+            if network.processes.own_folders
+            else {}
+        )
         agree(network, settings | folder)
     return settings
 

@@ -25,7 +25,7 @@ def surviving(member: HasNetwork, work: Callable[[], T], recover: Callable[[], N
         try:
             return work()
         except ProcessLost:
-            if member.network.membership.survivors is None:
+            if member.network.processes.membership.survivors is None:
                 raise
         recover()
 
@@ -38,7 +38,7 @@ def reconnect(connect: Callable[[], Network], agree: Callable[[Network], T]) -> 
     network: Network | None = None
     while True:
         try:
-            network = connect() if network is None else network.membership.survivors()  # type: ignore[misc]
+            network = connect() if network is None else network.processes.membership.survivors()  # type: ignore[misc]
             return network, agree(network)
         except ProcessLost:
             continue
@@ -55,7 +55,7 @@ class Position(NamedTuple):
 
 def positions_of(network: Network, own: Position) -> list[Position]:
     """Everyone's position. All must have the same settings: a process with others that wants to join is refused."""
-    positions = network.allgather_json(own, lambda given: _position(network, own, given))
+    positions = network.processes.allgather_json(own, lambda given: _position(network, own, given))
     known = next((position for position in positions if not position.new), None)
     if known is None:
         raise RunError("All processes that had the model are gone.")
@@ -71,14 +71,14 @@ def _position(network: Network, own: Position, given: Any) -> Position:
     calls, step, new, settings = given
     position = Position(int(calls), int(step), bool(new), type(own.settings)(settings))
     apart = max(abs(position.calls - own.calls), abs(position.step - own.step))
-    if apart > APART * network.every and not (own.new or position.new):
+    if apart > APART * network.settings.every and not (own.new or position.new):
         raise ValueError("no two processes are that far apart")
     return position
 
 
 def changes(before: Network, network: Network, positions: Sequence[Position]) -> tuple[list[int], list[int]]:
     """The nodes that were lost since `before`, and those that joined, this process's own included."""
-    old, now = set(before.node_ids), set(network.node_ids)
+    old, now = set(before.processes.node_ids), set(network.processes.node_ids)
     own = set(network.local_nodes) if positions[network.rank].new else set()
     return sorted(old - now), sorted(now - old | own)
 
@@ -86,10 +86,14 @@ def changes(before: Network, network: Network, positions: Sequence[Position]) ->
 def warn_of_changes(network: Network, lost: list[int], joined: list[int], step: int) -> None:
     """Say who was lost and who joined, and whether this process is alone now."""
     kinds = (("without", lost), ("with", joined))
-    what = [f"{word} {node_names(network.names, nodes)}" for word, nodes in kinds if nodes]
+    what = [f"{word} {node_names(network.processes.names, nodes)}" for word, nodes in kinds if nodes]
     if what:
-        alone = f"{node_names(network.names, [*network.node_ids])} trains on alone" if network.nodes == 1 else ""
-        rest = alone or f"{network.nodes} {'sites' if network.names else 'nodes'}"
+        alone = (
+            f"{node_names(network.processes.names, [*network.processes.node_ids])} trains on alone"
+            if network.nodes == 1
+            else ""
+        )
+        rest = alone or f"{network.nodes} {'sites' if network.processes.names else 'nodes'}"
         warnings.warn(f"After step {step} the run continues {' and '.join(what)}: {rest}.", stacklevel=2)
 
 

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,9 @@ def connect(
     sites: str | Path | None = None,
     every: int = 1,
     traffic: "Traffic | None" = None,
+    late: int | None = None,
+    overlap: bool = False,
+    clock: Mapping[str, Any] | str | Path | None = None,
 ) -> Network:
     """The network of this run: simulated, or of the processes that mpirun or torchrun started.
 
@@ -102,6 +106,12 @@ def connect(
         every: Exchange only at every N-th step. In the others each node moves by itself, along what it last learned of the
             average gradient.
         traffic: Counts what this site sends, from the first byte; by default a new one.
+        late: Nodes do not wait for each other, at the speeds of `clock` or as real sites: an exchange with a neighbour may last
+            for this many further steps. A run's `steps` is then the mean of the nodes' steps. Sites evaluate the start and the
+            end.
+        overlap: Exchange while gradients are computed, for rules with early messages. The iterates are the same.
+        clock: Predicts the seconds of a simulated run on these links, as `clock_seconds` in the history: a TOML file, or a
+            dictionary such as `{"compute": 0.05, "bandwidth": 20, "latency": 30}` (seconds, Mbit/s, ms).
 
     Example:
         ```python
@@ -126,6 +136,38 @@ def connect(
             "dnasa.connect(graph, sites='sites.toml')."
         )
     channel = choose_channel(message_dtype, channel, compress)
+    network = _connected(topology, engine, rounds, timeout, device, channel, survive, site, sites, every, traffic)
+    return with_timing(network, late, overlap, clock)
+
+
+def with_timing(
+    network: Network,
+    late: int | None = None,
+    overlap: bool = False,
+    clock: Mapping[str, Any] | str | Path | None = None,
+) -> Network:
+    """The network with the rest of its settings: whether nodes wait, and how long messages take."""
+    network = replace(network, settings=replace(network.settings, late=late, overlap=overlap))
+    if clock is None:
+        return network
+    from dnasa.networks.clock import with_clock
+
+    return with_clock(network, clock)
+
+
+def _connected(
+    topology: Any,
+    engine: str,
+    rounds: int | str | None,
+    timeout: float,
+    device: str | None,
+    channel: Channel | None,
+    survive: bool,
+    site: Any,
+    sites: Any,
+    every: int,
+    traffic: "Traffic | None",
+) -> Network:
     if engine == "simulated":
         from dnasa.networks import simulated
 

@@ -35,7 +35,8 @@ def with_clock(network: Network, given: Mapping[str, Any] | str | Path) -> Netwo
         raise InputError(
             "A clock predicts the seconds of a simulated run, and real processes measure them: leave it out."
         )
-    return replace(network, clock=Clock(read_links(given, network.nodes), network))
+    clock = Clock(read_links(given, network.nodes), network)
+    return replace(network, settings=replace(network.settings, clock=clock))
 
 
 class Clock:
@@ -44,7 +45,9 @@ class Clock:
     def __init__(self, links: "Links", network: Network):
         self.links = links
         graphs = network.topology.each
-        self.exchanges = [links.all_reduce()] if network.all_reduce else [links.exchange(graph) for graph in graphs]
+        self.exchanges = (
+            [links.all_reduce()] if network.settings.all_reduce else [links.exchange(graph) for graph in graphs]
+        )
 
     @property
     def fingerprint(self) -> str:

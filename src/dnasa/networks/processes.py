@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, contiguous
-from dnasa.core import Array, Channel, InputError, Membership, Messages, Network, whole
+from dnasa.core import Array, Channel, InputError, Membership, Messages, MessageSettings, Network, Processes, whole
 from dnasa.networks.buffers import Arrays, Buffers, Routes, described
 from dnasa.networks.simulated import Product, dense_if_small, exchanges, product, split, suits_all_reduce, turns
 from dnasa.networks.transport import SupportsAllReduce, SupportsDuplicate, SupportsInspect, SupportsShrink, Transport
@@ -146,24 +146,26 @@ class ProcessNetwork:
             self.topology.nodes,
             lambda messages, k: self.at(k)(messages),
             self.mean,
+            self.topology,
+            MessageSettings(self.count, self.every, self.channel, all_reduce=self.average is not None),
+            self._processes(transport),
+            self.at,
+        )
+
+    def _processes(self, transport: Transport) -> Processes:
+        return Processes(
             transport.nodes[transport.rank],
-            rank=transport.rank,
+            transport.rank,
+            numbers(transport.nodes),
             allgather_text=self.allgather_text,
             gather=self.gather,
             traffic=self.traffic,
-            rounds=self.count,
-            every=self.every,
-            channel=self.channel,
-            topology=self.topology,
-            at=self.at,
             duplicate=partial(self._duplicate, transport) if isinstance(transport, SupportsDuplicate) else None,
-            node_ids=numbers(transport.nodes),
             membership=Membership(
                 partial(transport.liveness.note, str(transport.tag)),
                 transport.liveness.fail,
                 partial(self._survivors, transport) if isinstance(transport, SupportsShrink) else None,
             ),
-            all_reduce=self.average is not None,
         )
 
     def _duplicate(self, transport: SupportsDuplicate) -> Network:
@@ -339,7 +341,7 @@ def decoded(stacks: Sequence[Array], decode: Sequence[Callable[[Array], Array]] 
 def agree(network: Network | Transport, settings: dict[str, Any]) -> None:
     """Every process must have been started with the same settings."""
     if isinstance(network, Network):
-        name, everyone = network.process_name, network.allgather_json(settings, lambda given: {**given})
+        name, everyone = network.processes.name_of, network.processes.allgather_json(settings, lambda given: {**given})
     else:
         name, everyone = "rank {}".format, [*map(json.loads, network.allgather_text(json.dumps(settings)))]
     check_equal({name(rank): others for rank, others in enumerate(everyone)})

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dnasa.arrays import concatenate, like
-from dnasa.core import Array, Channel, InputError, Messages, Network, whole
+from dnasa.core import Array, Channel, InputError, Messages, MessageSettings, Network, whole
 from dnasa.topology import Topology, count_rounds, successive
 from dnasa.topology.rounds import EXACT
 from dnasa.topology.types import compact
@@ -32,13 +32,10 @@ def connect(
         topology.nodes,
         lambda messages, k: products[k % len(products)].product(messages),
         mean=lambda a: a.mean(-2),
-        rounds=rounds,
-        every=whole("every", every),
-        channel=channel,
         topology=topology,
+        settings=MessageSettings(rounds, whole("every", every), channel, suits_all_reduce(topology, channel)),
         at=lambda k: products[k % len(products)],
         step_weights=step_weights(graphs, rounds),
-        all_reduce=suits_all_reduce(topology, channel),
     )
 
 

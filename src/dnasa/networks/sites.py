@@ -16,7 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.core import Array, Channel, InputError, Membership, Network, ProcessLost, RunError, first_line
+from dnasa.core import (
+    Array,
+    Channel,
+    InputError,
+    Membership,
+    MessageSettings,
+    Network,
+    Processes,
+    ProcessLost,
+    RunError,
+    first_line,
+)
 from dnasa.networks import processes
 from dnasa.networks.mailbox import SiteMailbox
 from dnasa.networks.members import Members
@@ -268,7 +279,7 @@ class SiteNetworks:
 
         def allgather_text(text: str) -> list[str]:
             try:
-                texts = network.allgather_text(text)
+                texts = network.processes.allgather_text(text)
             except ProcessLost as error:
                 if self.members.admits or self.members.view.number > 1 or self.number:  # those that are left can go on
                     raise
@@ -278,7 +289,7 @@ class SiteNetworks:
             return texts
 
         membership = replace(
-            network.membership,
+            network.processes.membership,
             fail=self.fail,
             survivors=self.survivors,
             admit=self.admit,
@@ -287,8 +298,8 @@ class SiteNetworks:
             accuse=lambda rank, reason: self.members.mesh.accuse(transport.sites[rank], reason),
         )
         names = [site.name for site in self.members.mesh.sites.sites]
-        return replace(
-            network,
+        own = replace(
+            network.processes,
             allgather_text=allgather_text,
             duplicate=self.duplicate,
             membership=membership,
@@ -296,6 +307,7 @@ class SiteNetworks:
             names=names,
             mailbox=lambda: SiteMailbox(transport, graph.neighbours(transport.rank), self.members.traffic),
         )
+        return replace(network, processes=own)
 
     def outside(self) -> Network:
         """The network of a site that has not joined yet, until `join` is called. It knows how the run began."""
@@ -310,25 +322,20 @@ class SiteNetworks:
                 )
             return texts
 
-        return Network(
-            self.topology.nodes,
-            refuse,
-            refuse,
+        own = Processes(
             range(node, node + 1),
             node,
-            allgather_text,
-            refuse,
-            traffic=self.members.traffic,
-            rounds=count_rounds(self.topology, self.rounds),
-            every=self.every,
-            channel=self.channel,
-            topology=self.topology,
-            duplicate=self.duplicate,
-            own_folders=True,
             names=[site.name for site in self.members.mesh.sites.sites],
-            mailbox=refuse,
+            allgather_text=allgather_text,
+            gather=refuse,
+            traffic=self.members.traffic,
+            duplicate=self.duplicate,
             membership=Membership(survivors=self.survivors, join=self.join),
+            own_folders=True,
+            mailbox=refuse,
         )
+        settings = MessageSettings(count_rounds(self.topology, self.rounds), self.every, self.channel)
+        return Network(self.topology.nodes, refuse, refuse, self.topology, settings, own)
 
     def duplicate(self) -> Network:
         """Make the network of the optimizer; there can be one, since all sites must agree on where to continue."""

@@ -52,5 +52,5 @@ def copy_from(network: Network, rank: int, arrays: Sequence[Tensor]) -> None:
         row = a.detach().reshape(1, -1)
         sent = row if row.is_floating_point() else row.contiguous().view(torch.uint8)  # not all numbers can be added
         for piece in sent.split(CHUNK, dim=1):
-            piece.copy_(network.gather(piece)[rank : rank + 1])
+            piece.copy_(network.processes.gather(piece)[rank : rank + 1])
         a.copy_(sent.view(row.dtype).view_as(a))

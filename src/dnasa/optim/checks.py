@@ -70,7 +70,7 @@ class Checks:
         node, parameters = self.node, self.node.parameters
         if not self.warned and parameters.untouched():
             self.warned = True
-            where = f"At {node.network.process_name(node.network.rank)}, step {node.t + 1}"
+            where = f"At {node.network.processes.name_of(node.network.rank)}, step {node.t + 1}"
             warnings.warn(f"{where}: no parameter has got a gradient: call backward() before step().", stacklevel=11)
         if self.model is None or node.t % BETWEEN:
             return
@@ -86,7 +86,12 @@ class Checks:
     def timed(self) -> Iterator[None]:
         """Wrap an exchange. What came since the last one is a gradient; GPUs have ended it when it was found finite."""
         network = self.node.network
-        measures = self.node.t <= TIMED and network.nodes > 1 and network.channel is None and network.every == 1
+        measures = (
+            self.node.t <= TIMED
+            and network.nodes > 1
+            and network.settings.channel is None
+            and network.settings.every == 1
+        )
         if measures and self.node.t == TIMED:
             self._compare_times()
         began = perf_counter()
@@ -99,6 +104,6 @@ class Checks:
         """Warn if exchanges take longer than gradients at the node with the slowest ones, which waits for no other."""
         self.node.snapshot()
         own = [median(times) for times in zip(*self.times, strict=True)] or [0.0, 0.0]  # a process that joined has none
-        gradient, exchange = max(self.node.network.gather(torch.tensor([own])).tolist())
+        gradient, exchange = max(self.node.network.processes.gather(torch.tensor([own])).tolist())
         if exchange > max(gradient, SHORT) and self.node.network.rank == 0:
             warnings.warn(SLOW.format(exchange, gradient), stacklevel=13)

@@ -97,13 +97,13 @@ class Decentralized(torch.optim.Optimizer):
             )
         model = params if isinstance(params, nn.Module) else None
         super().__init__(params if model is None else model.named_parameters(), {"weight_decay": weight_decay})
-        network = network.duplicate() if network.duplicate else network
+        network = network.processes.duplicate() if network.processes.duplicate else network
         parameters, mixed = Flat(self.param_groups), MixedBuffers(model, buffers)
         self.node = Node(parameters, mixed, network, rule, eta, schedule, steps, overlap)
         own = settings(self.node, nonfinite, model)
         self.recovery = Recovery(self.node, own)
         self.skipping, self.checks = Skipping(self.recovery, nonfinite), Checks(self.recovery, model)
-        if network.membership.join is not None:
+        if network.processes.membership.join is not None:
             self.recovery.join()
         else:
             self.recovery.begin(lambda: self.checks.start(own))
@@ -121,7 +121,7 @@ class Decentralized(torch.optim.Optimizer):
     @property
     def nodes(self) -> list[int]:
         """The nodes that take part now."""
-        return list(self.network.node_ids)
+        return list(self.network.processes.node_ids)
 
     @property
     def lost_steps(self) -> int:

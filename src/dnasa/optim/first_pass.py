@@ -30,7 +30,7 @@ class FirstPass:
         self.model: nn.Module | None = None
         self.sharded, self.checksum = False, 0
         rank = dist.get_rank() if dist.is_initialized() else -1
-        pairs = network.allgather_json([network.rank, rank], lambda given: (int(given[0]), int(given[1])))
+        pairs = network.processes.allgather_json([network.rank, rank], lambda given: (int(given[0]), int(given[1])))
         self.ranks = {other for node, other in pairs if node == network.rank}  # several for a site
         method = weakref.WeakMethod(self._before_forward)  # an optimizer that is no longer used is not held by the hook
 
@@ -70,8 +70,8 @@ class FirstPass:
     def compare(self, network: Network, tell: bool) -> None:
         """Refuse different models, and warn about tensors not given: those that differ now, and statistics that will."""
         own = None if self.model is None else [self.checksum, self._described(self.model)]
-        texts = network.allgather_text(json.dumps(own))
-        known = {network.process_name(rank): json.loads(text) for rank, text in enumerate(texts) if text != "null"}
+        texts = network.processes.allgather_text(json.dumps(own))
+        known = {network.processes.name_of(rank): json.loads(text) for rank, text in enumerate(texts) if text != "null"}
         check_equal({name: model for name, (_, model) in known.items() if model})
         first = next(iter(known), "")
         for name, (checksum, _) in known.items():

@@ -45,21 +45,21 @@ class Recovery:
         """Run `start`, again if processes are lost; from then on others can join."""
 
         def reconnected() -> None:
-            self.node.network = self.node.network.membership.survivors()  # type: ignore[misc]
+            self.node.network = self.node.network.processes.membership.survivors()  # type: ignore[misc]
 
         surviving(self.node, start, reconnected)
-        self.node.network.membership.admit()
+        self.node.network.processes.membership.admit()
 
     def join(self) -> None:
         """Take part from the next step on; before that the others may be in `averaged` or `consensus`."""
-        self._meet(self.node.network.membership.join, new=True)  # type: ignore[arg-type]
+        self._meet(self.node.network.processes.membership.join, new=True)  # type: ignore[arg-type]
         self.calls = self.resume_at - 1
         calls: dict[str, Callable[[], Any]] = {"averaged": self.averaged, "consensus": self.distance}
         while not (call := self._next_call()).startswith("step"):
             calls[call.partition("(")[0]]()
 
     def _next_call(self) -> str:
-        return surviving(self.node, lambda: self.node.network.membership.next_call(), self._continue)
+        return surviving(self.node, lambda: self.node.network.processes.membership.next_call(), self._continue)
 
     def step(self, work: Callable[[], T], missed: Callable[[], T]) -> T:
         """`work()`, or `missed()` if the others had done that step already when the network changed."""
@@ -99,7 +99,7 @@ class Recovery:
 
         A call that fails before its exchange leaves nothing behind; one that fails within it leaves messages behind.
         """
-        self.node.network.membership.note(self.name())
+        self.node.network.processes.membership.note(self.name())
         try:
             yield
         except (InputError, ProcessLost):
@@ -113,7 +113,7 @@ class Recovery:
     # ------------------------------------------------------------ a network that has changed
 
     def _continue(self) -> None:
-        self._meet(self.node.network.membership.survivors)  # type: ignore[arg-type]
+        self._meet(self.node.network.processes.membership.survivors)  # type: ignore[arg-type]
 
     def _meet(self, connect: Callable[[], Network], new: bool = False) -> None:
         """Connect with the processes that are there, and continue with them at the latest call.
@@ -124,7 +124,7 @@ class Recovery:
         snapshot = self.node.stopped()
 
         def agree(network: Network) -> tuple[list[Position], State]:
-            positions = self._positions(network, new or network.membership.returned)
+            positions = self._positions(network, new or network.processes.membership.returned)
             return positions, self._received(network, positions, snapshot.state)
 
         network, (positions, state) = reconnect(connect, agree)
@@ -132,7 +132,7 @@ class Recovery:
         self.resume_at, step = max(position.calls for position in known), max(position.step for position in known)
         self.node.network = network
         self.node.restore(snapshot._replace(state=state).restarted(self.node.rule), step)
-        network.membership.admit()
+        network.processes.membership.admit()
         lost, joined = changes(before, network, positions)
         warn_of_changes(network, lost, joined, step)
 

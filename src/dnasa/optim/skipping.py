@@ -45,12 +45,12 @@ class Skipping:
             return True
         parameters = node.parameters
         reason = describe(views(worst, parameters.trained), parameters.values, parameters.names)
-        reason = f"At {node.network.process_name(node.network.rank)}, step {node.t + 1}: {reason}."
+        reason = f"At {node.network.processes.name_of(node.network.rank)}, step {node.t + 1}: {reason}."
         if self.nonfinite == "skip":
             warnings.warn(f"{reason} All skip this step.", stacklevel=4)
             return False
         reason += " Check this process's batch and loss, or let all skip such steps: nonfinite='skip'."
-        node.network.membership.fail(reason)
+        node.network.processes.membership.fail(reason)
         raise RunError(reason)
 
 

@@ -55,9 +55,8 @@ def run(
     else:
         problem = on_data(task, graph, **data_options)
     chosen = [variant for rule in rules if suits(rule, graph) for variant in variants(rule, etas, schedules)]
-    network = simulated.connect(graph, rounds)
     options: Any = {"steps": steps, "seed": seeds, "evaluate": evaluate or [steps], "progress": progress}
-    return solve(problem, graph, chosen, network=network, **options).history
+    return solve(problem, simulated.connect(graph, rounds), chosen, **options).history
 
 
 def suits(rule: str, graph: Topology) -> bool:

@@ -70,7 +70,9 @@ class Divergence:
         changed = np.full((1, 1), float((self.steps != self.agreed).any()))
         if self.network.mean(changed)[0] > 0:
             shape, own = (2, *self.steps.shape), [self.steps.tolist(), self.nodes.tolist()]
-            for steps, nodes in self.network.allgather_json(own, lambda given: np.array(given, int).reshape(shape)):
+            for steps, nodes in self.network.processes.allgather_json(
+                own, lambda given: np.array(given, int).reshape(shape)
+            ):
                 earlier = (steps >= 0) & ((self.steps < 0) | (steps < self.steps))
                 self.steps[earlier], self.nodes[earlier] = steps[earlier], nodes[earlier]
             self.agreed = self.steps.copy()

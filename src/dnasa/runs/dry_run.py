@@ -51,4 +51,5 @@ def connect(
     nodes = [range(node, node + 1) for node in range(topology.nodes)]
     transport = SilentTransport(listed.own if listed else own, nodes)
     names = [site.name for site in listed.sites] if listed else []
-    return replace(processes.connect(topology, transport, rounds, channel, every), names=names)
+    network = processes.connect(topology, transport, rounds, channel, every)
+    return replace(network, processes=replace(network.processes, names=names))

@@ -110,7 +110,9 @@ class Recorder:
         flags = early_stopping.improved(rows)
         if not self.network.simulated:
             count = len(rows)
-            flags = self.network.allgather_json(flags, lambda given: np.array(given, int).reshape(count).tolist())[0]
+            flags = self.network.processes.allgather_json(
+                flags, lambda given: np.array(given, int).reshape(count).tolist()
+            )[0]
         for row, flag in zip(rows, flags, strict=True):
             row["improved"] = flag
         early_stopping.update(rows, answers)
@@ -159,7 +161,7 @@ class Recorder:
     def local_weights(self) -> np.ndarray:
         """n p_i of the local nodes, among the nodes that are still there."""
         weights = np.asarray(self.node_weights, dtype=np.float64)
-        left = weights[..., list(self.network.node_ids)]
+        left = weights[..., list(self.network.processes.node_ids)]
         return weights[..., list(self.network.local_nodes)] * left.shape[-1] / left.sum(-1, keepdims=True)
 
     def _rows(
@@ -172,7 +174,7 @@ class Recorder:
                 diverged = self.divergence.steps[v, s] >= 0
                 values = {name: np.nan if diverged else float(value[v, s]) for name, value in row.items()}
                 counts = self._samples(t) | {"messages": sent[v].messages, "bytes": round(sent[v].bytes)}
-                if self.network.clock is not None:
+                if self.network.settings.clock is not None:
                     counts["clock_seconds"] = float(np.max(sent[v].times))
                 label = {"run": v * len(self.seeds) + s, **variant.label(), "seed": seed, "step": t}
                 rows.append(label | {"nodes": self.network.nodes} | values | counts | {"seconds": seconds})
@@ -236,12 +238,14 @@ class Recorder:
         settings = {"nodes": self.periods[0][1], "topology": topology, "steps": steps, "timing": timing}
         if self.problem.baseline is not None:
             settings["baseline"] = self.problem.baseline
-        if self.network.names:
-            settings["site"] = self.network.process_name(self.network.rank)
+        if self.network.processes.names:
+            settings["site"] = self.network.processes.name_of(self.network.rank)
         if self.lost:
             settings["lost"] = self.lost
         statistics = None if self.statistics is None else _by_run(self.statistics, 1)
-        return Result(_by_run(x, 2), self.frame(), runs, settings, self.network.rank, statistics, self.network.writes)
+        return Result(
+            _by_run(x, 2), self.frame(), runs, settings, self.network.rank, statistics, self.network.processes.writes
+        )
 
 
 def _answer(rule: Rule, state: Any) -> Array:

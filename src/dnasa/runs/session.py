@@ -39,8 +39,8 @@ class Session:
         self.steps = steps
         self.network = network
         self.settings = json.loads(to_json(settings))
-        self.names = network.names or ([] if folder is None else folder.sites)
-        first = network.node_ids[network.local_nodes.start]
+        self.names = network.processes.names or ([] if folder is None else folder.sites)
+        first = network.processes.node_ids[network.local_nodes.start]
         self.events = Events("all nodes" if network.simulated else node_name(self.names, first))
         self.stop_requested = False
         self.resumed_at = -1  # the step a resumed run began at: its evaluation and checkpoint exist already
@@ -56,16 +56,18 @@ class Session:
             for line in self.writer.warnings:
                 self.writer.log(line)
         if folder is not None and not network.simulated:
-            if not network.own_folders:
-                network.allgather_text("")  # the first process has cleared the folder of all
-            folder.journal = folder.journal or Journal(folder.path, self.events.site, network.traffic, self.names)
-        sites = [node_name(self.names, node) for node in network.node_ids]
+            if not network.processes.own_folders:
+                network.processes.allgather_text("")  # the first process has cleared the folder of all
+            folder.journal = folder.journal or Journal(
+                folder.path, self.events.site, network.processes.traffic, self.names
+            )
+        sites = [node_name(self.names, node) for node in network.processes.node_ids]
         self.events.write("started", steps=steps, members=network.nodes, sites=sites)
 
     @property
     def writer(self) -> RunFolder | None:
         """The folder, in the process that writes to it."""
-        return self.folder if self.network.writes else None
+        return self.folder if self.network.processes.writes else None
 
     # ------------------------------------------------------------ resume
 
@@ -77,13 +79,13 @@ class Session:
             return 0, snapshots
         name = self._newest()
         found = checkpoints.load(self.folder.path / "checkpoints" / name) if name else None
-        rows = self.network.allgather_text(self.writer.truncate_history(found) if self.writer else "")
+        rows = self.network.processes.allgather_text(self.writer.truncate_history(found) if self.writer else "")
         if found is None:
             self.log("Resumed from the beginning: there is no checkpoint yet.")
             return 0, snapshots
         self._check_settings(found.notes["settings"])
         restored = [_restored(found, i, snapshot, self.network) for i, snapshot in enumerate(snapshots)]
-        recorder.restore(found.notes, parse_rows(rows[self.network.rank if self.network.own_folders else 0]))
+        recorder.restore(found.notes, parse_rows(rows[self.network.rank if self.network.processes.own_folders else 0]))
         if recorder.early_stopping is not None:
             since = [row for row in recorder.rows if row["step"] >= recorder.periods[-1][0]]
             kept = [_kept(found, name, snapshots, self.network) for name in ("average", "best")]
@@ -101,8 +103,8 @@ class Session:
     def _newest(self) -> str:
         """The file of the newest checkpoint that all who write have; empty if there is none."""
         newest = self.writer.newest() if self.writer else None
-        names = self.network.allgather_text(newest.name if newest else "")
-        if not self.network.own_folders:
+        names = self.network.processes.allgather_text(newest.name if newest else "")
+        if not self.network.processes.own_folders:
             return names[0]
         step = min(names).rpartition("-")[0]  # names differ in their checksums: sites count what they sent themselves
         paths = checkpoints.found(self.folder.path / "checkpoints") if step else []  # type: ignore[union-attr]
@@ -125,7 +127,7 @@ class Session:
         if self.writer is not None:
             self.writer.append(recorder.frame(last=True))
         measured = {name: value for name, value in recorder.rows[-1].items() if isinstance(value, float)}
-        counts = {} if self.network.traffic is None else {"bytes": self.network.traffic.bytes}
+        counts = {} if self.network.processes.traffic is None else {"bytes": self.network.processes.traffic.bytes}
         self.events.write("evaluated", step=t, members=self.network.nodes, **counts, metrics=measured)
         if self.journal is not None and t > 0:  # the starting point is evaluated after the first step
             self.journal.write(t)
@@ -137,7 +139,7 @@ class Session:
 
     def step(self, t: int) -> None:
         """Say that t steps are done."""
-        self.events.step(t, self.network.traffic)
+        self.events.step(t, self.network.processes.traffic)
 
     def maybe_checkpoint(
         self, t: int, snapshots: Callable[[], list[Snapshot]], recorder: Recorder, evaluated: bool
@@ -146,7 +148,7 @@ class Session:
         self.t = t
         if self.folder is None or t == self.resumed_at:
             return
-        if self.stop_requested and self.network.own_folders:
+        if self.stop_requested and self.network.processes.own_folders:
             self.end("interrupted", t)
             raise Interrupted(
                 f"Interrupted at step {t}; the others continue. Join them with: dnasa resume {self.folder.path}"
@@ -161,19 +163,19 @@ class Session:
 
     def _all_stop(self, together: bool) -> bool:
         """Whether all stop: real processes stop together, at an evaluation or a checkpoint."""
-        if self.network.simulated or self.network.own_folders:
+        if self.network.simulated or self.network.processes.own_folders:
             return self.stop_requested
         return together and bool(self.network.mean(np.full((1, 1), float(self.stop_requested)))[0] > 0)
 
     def save(self, t: int, snapshots: Sequence[Snapshot], recorder: Recorder) -> None:
-        gather = self.network.gather
+        gather = self.network.processes.gather
         arrays = {f"{i}.{name}": to_numpy(gather(a)) for i, s in enumerate(snapshots) for name, a in _arrays(s).items()}
         if recorder.early_stopping is not None:
             arrays |= _by_group(recorder.early_stopping, snapshots, gather)
         if self.writer is not None:
-            notes = recorder.notes() | {"settings": self.settings, "members": list(self.network.node_ids)}
+            notes = recorder.notes() | {"settings": self.settings, "members": list(self.network.processes.node_ids)}
             notes["sent"] = [[s.sent.messages, s.sent.bytes] for s in snapshots]
-            if self.network.clock is not None:
+            if self.network.settings.clock is not None:
                 notes["clock"] = [s.sent.times.tolist() for s in snapshots]
             self.writer.save(t, arrays, notes)
 
@@ -263,7 +265,7 @@ def _restored(found: Checkpoint, number: int, fresh: Snapshot, network: Network)
     own = [name.removeprefix(f"{number}.") for name in found.arrays if name.startswith(f"{number}.memory.")]
     memory = _memory({name: rows(name, None) for name in own})
     messages, sent_bytes = found.notes["sent"][number]
-    times = 0.0 if network.clock is None else _times(found, number, network)
+    times = 0.0 if network.settings.clock is None else _times(found, number, network)
     return Snapshot(state, memory, Sent(int(messages), float(sent_bytes), times))
 
 

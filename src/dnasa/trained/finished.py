@@ -35,7 +35,7 @@ def save_run(folder: Path | None, problem: Sharded, rows: Dataset, name: str, re
         return TrainedModel(problem.network(point, statistics), encoding, kind)
 
     def of_all(part: Evaluation) -> Evaluation:
-        return evaluation.merged(network.allgather_json(part, lambda given: evaluation.like(part, given)))
+        return evaluation.merged(network.processes.allgather_json(part, lambda given: evaluation.like(part, given)))
 
     own_tests = bool(rows.test_counts) and not network.simulated  # each process has the test rows of its nodes
     lost = result.settings.get("lost")

@@ -21,5 +21,5 @@ def twin() -> np.ndarray:
 
 def test_the_rule_is_its_equation() -> None:
     problem = dnasa.problems.Custom(lambda x, node, rng: x - TARGETS[node], start=np.zeros(3))
-    result = dnasa.solve(problem, GRAPH, "my_rule", eta=ETA, schedule="constant", steps=STEPS, progress=False)
+    result = dnasa.solve(problem, GRAPH, "my_rule:constant", eta=ETA, steps=STEPS, progress=False)
     np.testing.assert_allclose(result.x, twin(), rtol=1e-10, atol=1e-12)
