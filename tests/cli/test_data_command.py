@@ -131,7 +131,12 @@ def test_a_process_among_several_does_not_count_the_nodes_by_its_own_files(
 def test_tables_and_the_plot_name_the_sites(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = sites(tmp_path / "d", dict(zip(("bonn", "oslo", "rome"), frames(), strict=True)))
     drawn, draw = [], datasets.draw
-    monkeypatch.setattr(datasets, "draw", lambda *words: drawn.append(draw(*words)) or drawn[0])
+
+    def kept(*words: Any) -> Any:
+        drawn.append(draw(*words))
+        return drawn[0]
+
+    monkeypatch.setattr(datasets, "draw", kept)
     words = ("data", "--shard-dir", folder, "--nodes", 3, "--target", "kind", "--plot", tmp_path / "a.png")
     code, out, err = run(*words)
     assert code == 0, err
