@@ -165,7 +165,10 @@ def test_a_saved_run_has_the_tests_of_its_best_model_and_is_repeated(tmp_path: P
     kept, last = result.final().step[0], result.history.step.iloc[-1]
     assert about["steps"] == kept < last
     for text in (printed, CliRunner().invoke(app, ["report", str(tmp_path / "run")]).output):
-        assert f"Early stopping after step {last}: the model of step {kept} is kept" in " ".join(text.split())
+        assert (
+            f"The model of step {kept} is kept, with the smallest validation loss; the run ended at step {last}."
+            in " ".join(text.split())
+        )
         assert re.search(rf"│ +{kept} │", text)  # a row of the table
     (folder,) = pages.Folders(tmp_path / "run").contents()["folders"]
     (row,) = run_table.table(tmp_path).to_dict("records")

@@ -195,7 +195,7 @@ def print_kept(result: "Result") -> None:
     if steps := ", ".join(map(str, kept_steps(result.history))):
         last = int(result.history.step.max())
         print_line(
-            f"Early stopping after step {last}: the model of step {steps} is kept, with the smallest validation loss."
+            f"The model of step {steps} is kept, with the smallest validation loss; the run ended at step {last}."
         )
 
 

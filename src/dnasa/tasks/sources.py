@@ -203,7 +203,7 @@ def find_patience(options: SourceOptions, rows: "Dataset", batch: int, by_defaul
     if options.early_stopping or options.patience is not None:
         off = ""
     elif options.early_stopping is not None:
-        off = "--no-early-stopping, or sites that do not wait"
+        off = "it was switched off, by --no-early-stopping or by --late between sites"
     elif not by_default or not own_table:
         off = "it is the default for tables of your own; here --early-stopping switches it on"
     else:
