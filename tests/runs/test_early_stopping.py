@@ -116,7 +116,7 @@ def test_own_tables_stop_early_by_default_and_nothing_else_does(tmp_path: Path) 
     small, tiny = table(tmp_path / "t.csv", 160), table(tmp_path / "tiny.csv", 40)
     on = "on: a tenth of the training rows is held out"
     assert patience_of(small, on, target="y") == PATIENCE
-    assert patience_of(small, "off: --no-early-stopping", target="y", early_stopping=False) is None
+    assert patience_of(small, "off: it was switched off", target="y", early_stopping=False) is None
     assert patience_of(small, on, target="y", steps=11) == PATIENCE  # 5.5 passes over 128 rows
     assert patience_of(small, "off: 5.0 passes over the rows are not more than 5", target="y", steps=10) is None
     assert patience_of(small, on, target="y", class_weight="balanced") == PATIENCE
