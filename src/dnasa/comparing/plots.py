@@ -127,7 +127,7 @@ def _hex(colour: str | None) -> str | None:
 
 
 def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
-    """Colour, dash and marker of each line: no two lines look alike, even for the same rule."""
+    """Colour, dash and marker of each line: no two lines have the same look, even for the same rule."""
     names = [f"{rule}, no. {i}" if rule in rules[:i] else rule for i, rule in enumerate(rules)]
     colour, kinds = colours(names), zip(cycle(DASHES), cycle(MARKERS), strict=False)
     return [

@@ -387,7 +387,7 @@ class SitesMonitor(Monitor):
         """The others go on without this process."""
 
     def diagnose(self) -> None:
-        """A loss needs no reason: the others go on."""
+        """Do nothing: sites go on without one that is lost."""
 
     def end(self) -> None:
         """The others go on without this process."""

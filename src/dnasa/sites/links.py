@@ -685,7 +685,7 @@ class Mesh:
         return [number for number, state in states if state.hears.issuperset(sites) and self._reachable(number)]
 
     def _is_dialled_by(self, site: int) -> bool:
-        """Whether that site dials this one. One that dials closes no connection before it has the next: an end is a death."""
+        """Whether that site dials this one. It keeps a connection until it has the next, so one that ends means it is gone."""
         return self._reachable(self.sites.own) and not dials(self.sites, site)
 
     def _reachable(self, site: int) -> bool:
