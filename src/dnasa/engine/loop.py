@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -194,9 +193,8 @@ class Run:
         self.network.processes.membership.admit()
 
         def work() -> Array:
-            start = [s._replace(sent=replace(s.sent)) for s in self.snapshots]  # the stepper changes its own copy
             with closing(self._stepper()) as self.stepper:
-                self._loop(start)
+                self._loop()
                 self.snapshots = self.stepper.snapshots
                 return self.network.processes.gather(self.recorder.final_answers(self.snapshots))
 
@@ -216,16 +214,15 @@ class Run:
             rules, sizes, self.network, self.snapshots, self.timeline, self.plan.network.settings.overlap, self.t
         )
 
-    def _loop(self, start: list[Snapshot]) -> None:
-        """The starting point is evaluated after the first step, so that errors show before a long evaluation."""
-        recorder, session, stepper = self.recorder, self.session, self.stepper
+    def _loop(self) -> None:
+        recorder, session = self.recorder, self.session
         stopped = False
         while True:
             t = self.t
             evaluates = t in self.plan.eval_steps or recorder.all_diverged
-            evaluated = evaluates and not stopped and t != session.resumed_at
-            if evaluated and t > 0:
-                stopped = self._evaluate(stepper.snapshots, t)
+            evaluated = evaluates and t != session.resumed_at
+            if evaluated:
+                stopped = self._evaluate(t)
             if t == self.plan.steps or recorder.all_diverged or stopped:
                 return
             if t > 0:
@@ -234,9 +231,6 @@ class Run:
             self.t += 1
             self.bar.advance(self.t)
             session.step(self.t)
-            if evaluated and t == 0:
-                stepper.finish()
-                stopped = self._evaluate(start, 0)
 
     def _checkpoint(self, t: int, evaluated: bool) -> None:
         self.session.maybe_checkpoint(t, lambda: _restorable(self.stepper.snapshots), self.recorder, evaluated)
@@ -278,11 +272,11 @@ class Run:
             return None
         return like(self.recorder.local_weights()[..., None], self.plan.x[0])
 
-    def _evaluate(self, snapshots: list[Snapshot], t: int) -> bool:
+    def _evaluate(self, t: int, snapshots: list[Snapshot] | None = None) -> bool:
         """Measure and record; returns whether the run is to stop here."""
         began = now()
         try:
-            evaluation = self.recorder.evaluate(snapshots, t)
+            evaluation = self.recorder.evaluate(snapshots or self.stepper.snapshots, t)
         except Exception as error:
             name_step(error, t)
             raise
@@ -434,15 +428,15 @@ class SiteRun(Run):
         rule, steps = self.plan.groups[0].rule, self.plan.steps
         return OwnNode(rule, self.network, self.snapshots[0], late, steps, self.t, self.own_steps)
 
-    def _loop(self, start: list[Snapshot]) -> None:
+    def _loop(self) -> None:
         stepper: Any = self.stepper
         if self.t == 0:
-            self._evaluate(start, 0)
+            self._evaluate(0, self.snapshots)
         if self.t < self.plan.steps:
             self._run_node(stepper)
             self.t = self.plan.steps
         messages, size = self.network.mean(np.array([[stepper.sent.messages, stepper.sent.bytes]])) * self.network.nodes
-        self._evaluate([stepper.snapshots[0]._replace(sent=Sent(round(messages), size))], self.t)
+        self._evaluate(self.t, [stepper.snapshots[0]._replace(sent=Sent(round(messages), size))])
 
     def _run_node(self, stepper: Any) -> None:
         began = now()
