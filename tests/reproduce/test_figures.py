@@ -67,7 +67,7 @@ def test_figures_are_drawn_with_numbers_and_words(
     """On small data, with short runs and few stepsizes."""
     for attribute, value in smaller.items():
         monkeypatch.setattr(module, attribute, value)
-    monkeypatch.setattr(runs, "load", generated)
+    monkeypatch.setattr(runs, "dataset", generated)
     monkeypatch.setattr(
         runs, "solve", lambda *a, **k: solve(*a, **(k | {"steps": min(k["steps"], 100), "evaluate": 10}))
     )
@@ -86,6 +86,6 @@ def test_a_figure_without_its_data_says_how_to_get_it(name: str, monkeypatch: py
     def load(which: str) -> NoReturn:
         raise InputError("put the file there")
 
-    monkeypatch.setattr(runs, "load", load)
+    monkeypatch.setattr(runs, "dataset", load)
     with pytest.raises(InputError, match="is left out: put the file there"):
         figure(name)(quick=True, progress=False)

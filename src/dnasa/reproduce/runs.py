@@ -1,6 +1,7 @@
 """The runs that figures and published numbers are made of."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from dnasa.rules.registry import variants
 from dnasa.tasks import tasks
 from dnasa.tasks.sources import PROBLEMS, SourceOptions, synthetic
 from dnasa.topology import Topology
+
+dataset = cache(load)  # several figures and numbers need the same
 
 
 def evaluation_steps(steps: int, count: int) -> list[int]:
@@ -86,7 +89,7 @@ def on_data(
         device: "cpu" or "cuda".
         rows: Use only the first training rows.
     """
-    data = load(name)
+    data = dataset(name)
     if rows is not None:
         data = data._replace(inputs=data.inputs[:rows], labels=data.labels[:rows])
     train, validation = hold_out(data) if validate else (np.arange(len(data.labels)), None)
@@ -99,7 +102,7 @@ def on_data(
 def missing(data: str) -> str:
     """Return why a dataset cannot be read; empty if it can."""
     try:
-        load(data)
+        dataset(data)
     except InputError as error:
         return str(error)
     return ""
