@@ -15,11 +15,12 @@ from typing import Any
 
 import griffe
 import nbformat
+import numpy as np
 import pytest
 from launching import PATIENCE, launch, run_script
 from nbclient import NotebookClient
 
-from dnasa import topology
+from dnasa import schedules, simulate, topology
 from dnasa.rules import registry
 
 ROOT = Path(__file__).parents[1]
@@ -139,11 +140,29 @@ def test_the_files_of_the_page_on_extending_work_on_the_command_line(tmp_path: P
     assert all("D-STORM" in text for text in shown[:2])
 
 
-def test_the_graph_of_the_recipe_fits_the_module_it_is_added_to() -> None:
+def recipes() -> list[str]:
+    """The programs in CONTRIBUTING.md: a rule, its twin and a graph."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    (code,) = re.findall(r"^    ```\n(    def tree\(.*?)^    ```$", text, re.S | re.M)
+    return [textwrap.dedent(code) for code in re.findall(r"^    ```\n(.*?)^    ```$", text, re.S | re.M)]
+
+
+def test_the_rule_of_the_recipe_equals_its_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.RULES, "dgd", None)  # removed again after the test
+    monkeypatch.setattr(registry, "BUILT_IN", frozenset())
+    made: dict[str, Any] = {}
+    twin = dict(vars(import_module("twins")))
+    exec(recipes()[0], made)
+    exec(recipes()[1], twin)
+    W, start, eta = topology.ring(5).weights, np.ones(2), schedules.cosine(0.1, 20)
+    ours = simulate(made["dgd"](eta), W, lambda x, node, t: x - node, start, 20)
+    theirs = twin["dgd"](lambda node, x, t: x - node, W, start, 20, eta)
+    np.testing.assert_allclose(ours[1:], theirs, atol=1e-12)
+    assert registry.RULES["dgd"].title == "DGD"
+
+
+def test_the_graph_of_the_recipe_fits_the_module_it_is_added_to() -> None:
     scope = dict(vars(import_module("dnasa.topology.graphs")))
-    exec(textwrap.dedent(code), scope)
+    exec(recipes()[2], scope)
     assert isinstance(scope["tree"](7), topology.Topology)
 
 

@@ -59,5 +59,6 @@ __all__ = [
 for module in iter_modules(__path__):
     import_module(f"{__name__}.{module.name}")
 registry.BUILT_IN = frozenset(RULES)
+__all__ += [name for name in sorted(registry.BUILT_IN) if name not in __all__]
 # Import has set `dsgd` and the others to modules: now they are the functions of the same names.
 globals().update({name: method.make for name, method in RULES.items()})
