@@ -81,6 +81,13 @@ class Custom(Problem):
             start: The common starting point; functions are given tensors, also if it is a NumPy array.
             batched: Whether `loss` computes all nodes and runs in one call.
             **options: The other arguments of `Custom`.
+
+        Returns:
+            The problem, whose gradients torch computes.
+
+        Example:
+            >>> targets = torch.tensor([1.0, 2.0, 6.0])  # of three nodes
+            >>> problem = Custom.from_loss(lambda x, node, rng: ((x - targets[node]) ** 2).sum(), start=np.zeros(1), nodes=3)
         """
         with needed_by("Custom.from_loss"):
             import torch

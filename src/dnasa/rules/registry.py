@@ -83,6 +83,9 @@ def rule(
         equation: One step, in TeX.
         checked: What the rule was compared with: its paper's text, or somebody else's code.
 
+    Returns:
+        A decorator that registers the function and returns it unchanged.
+
     Example:
         >>> from dnasa import rules
         >>> @rules.rule("half", title="D-SGD with half the stepsize")

@@ -193,6 +193,9 @@ def random(n: int, p: float = 0.8, seed: int = 0, weights: str | None = None) ->
         seed: Another seed gives another graph.
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
 
+    Returns:
+        The topology.
+
     Raises:
         InputError: If none of 100 draws is connected.
     """
@@ -265,6 +268,13 @@ def from_networkx(graph: nx.Graph, weights: str | None = None, name: str | None 
         graph: A connected Graph, or a strongly connected DiGraph.
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian". None for a DiGraph, whose weights are equal shares.
         name: For titles; by default that of the networkx graph, or "networkx" if it has none.
+
+    Returns:
+        The topology, with its mixing matrix as `.weights` and its `.rho`.
+
+    Example:
+        >>> round(from_networkx(nx.petersen_graph(), weights="metropolis").rho, 3)
+        0.5
     """
     if not isinstance(graph, nx.Graph):
         raise InputError(f"from_networkx needs a networkx Graph or DiGraph, not a {type(graph).__name__}.")
