@@ -502,14 +502,14 @@ def test_schedules_are_named_where_they_differ() -> None:
     assert captions.method_names([("dnasa", "diminishing"), ("dnasa", "fixed")]) == ["D-NASA", "D-NASA (fixed)"]
 
 
-def test_a_rule_has_one_colour_in_all_figures_of_a_comparison() -> None:
+def test_a_rule_has_one_color_in_all_figures_of_a_comparison() -> None:
     found = compare(
         SMALL, RING, ["dsgd", "dadam", "dnasa"], {"dsgd": [0.01, 0.1], "dadam": [0.001, 0.01]}, steps=5, seed=[0]
     )
     with style.context("paper"):
         figures = found.draw_curves(), found.draw_stepsizes()
-        colours = [{line.get_label(): line.get_color() for line in plots.data_lines(f.axes[0])} for f in figures]
-    assert colours[0]["D-SGD"] == colours[1]["D-SGD"] != colours[0]["D-Adam"] == colours[1]["D-Adam"]
+        colors = [{line.get_label(): line.get_color() for line in plots.data_lines(f.axes[0])} for f in figures]
+    assert colors[0]["D-SGD"] == colors[1]["D-SGD"] != colors[0]["D-Adam"] == colors[1]["D-Adam"]
 
 
 NUMBERS = st.one_of(st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e308, -1e308, 5e-324]), st.floats(-10, 10))

@@ -1,4 +1,4 @@
-"""Every history and every graph can be drawn and saved, with labels and colours from the registered rules."""
+"""Every history and every graph can be drawn and saved, with labels and colors from the registered rules."""
 
 import warnings
 from collections.abc import Iterable
@@ -92,23 +92,23 @@ def test_the_mean_ends_where_the_first_run_diverged() -> None:
     assert line.get_label() == "D-NASA (1 of 2 diverged)"
 
 
-def test_a_registered_rule_has_its_own_title_and_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_rule_has_its_own_title_and_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(title="My rule", color="orange"))
     figure = plots.draw_history(pd.concat([history([2.0, 1.0], rule=rule) for rule in ("mine", "dnasa")]))
     assert labels(figure) == ["My rule (diminishing)", "D-NASA"]
     assert [to_hex(line.get_color()) for line in figure.axes[0].get_lines()] == [to_hex("orange"), "#d62728"]
 
 
-def test_rules_without_a_colour_get_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, colour in {"first": None, "second": None, "third": "no colour"}.items():
-        monkeypatch.setitem(RULES, name, RULES["dsgd"]._replace(color=colour))
+def test_rules_without_a_color_get_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, color in {"first": None, "second": None, "third": "no color"}.items():
+        monkeypatch.setitem(RULES, name, RULES["dsgd"]._replace(color=color))
     names = ["first", "dsgd", "second", "third", "custom 1"]
-    colours = plots.colours(names)
-    assert list(colours) == names
-    assert len(set(colours.values())) == len(names)
-    assert colours["dsgd"] == RULES["dsgd"].color
+    colors = plots.colors(names)
+    assert list(colors) == names
+    assert len(set(colors.values())) == len(names)
+    assert colors["dsgd"] == RULES["dsgd"].color
     assert len({RULES[name].color for name in BUILT_IN}) == len(BUILT_IN)
-    assert len(plots.colours(f"custom {i}" for i in range(100))) == 100
+    assert len(plots.colors(f"custom {i}" for i in range(100))) == 100
 
 
 def test_rules_without_a_name_are_called_custom_rules() -> None:
@@ -127,9 +127,9 @@ def test_stepsizes_and_schedules_are_in_the_label() -> None:
 
 
 @pytest.mark.parametrize("rule", sorted(BUILT_IN))
-def test_every_built_in_rule_has_a_title_and_a_colour(rule: str) -> None:
+def test_every_built_in_rule_has_a_title_and_a_color(rule: str) -> None:
     assert plots.title(rule) != rule
-    assert plots.colours([rule])[rule] == RULES[rule].color
+    assert plots.colors([rule])[rule] == RULES[rule].color
 
 
 # ---------------------------------------------------------------- graphs

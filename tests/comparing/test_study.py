@@ -161,8 +161,8 @@ def test_the_figure_has_a_panel_for_each_cell_with_the_numbers_of_its_csv(
         rows = drawn[(drawn.graph == graph) & (drawn.rule == "dsgd")]
         shown = [[*line.get_ydata()] for line in plots.data_lines(axis)]
         assert rows["mean"].tolist() in shown
-    colours = [{line.get_label(): line.get_color() for line in plots.data_lines(axis)} for axis in panels]
-    assert all(colours[1][name] == colour for name, colour in colours[0].items() if not name.startswith("_"))
+    colors = [{line.get_label(): line.get_color() for line in plots.data_lines(axis)} for axis in panels]
+    assert all(colors[1][name] == color for name, color in colors[0].items() if not name.startswith("_"))
 
 
 def test_a_cell_is_the_comparison_of_these_settings(whole: tuple[SimpleNamespace, Path], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Figures in print: their size, fonts, symbols, colours, and a .pgf that LaTeX compiles."""
+"""Figures in print: their size, fonts, symbols, colors, and a .pgf that LaTeX compiles."""
 
 import subprocess
 from itertools import combinations

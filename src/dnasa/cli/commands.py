@@ -311,7 +311,6 @@ def runs(
 
 
 app.command()(trained.report)
-app.command()(trained.watch)
 app.command()(trained.predict)
 app.command()(trained.export)
 app.add_typer(keys, name="keys")

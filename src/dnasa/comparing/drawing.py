@@ -54,7 +54,7 @@ CLOSE = 0.02  # of the axis: bars of curves that end so near to each other stand
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 
 
-# colour, dash and marker by rule and, where tables have it, schedule
+# color, dash and marker by rule and, where tables have it, schedule
 LineStyles = dict[tuple[str, ...], dict[str, Any]]
 
 
@@ -173,21 +173,21 @@ def _scale_stepsizes(axis: "Axes", etas: pd.Series) -> None:
     axis.minorticks_off()
 
 
-def _mark(axis: "Axes", rows: pd.DataFrame, colour: str, height: float, bars: bool) -> None:
+def _mark(axis: "Axes", rows: pd.DataFrame, color: str, height: float, bars: bool) -> None:
     """Bars, circles, and crosses at this height, which differs for each rule so that all can be seen."""
     low, high = axis.get_ylim()
     inside = rows["mean"].between(low, high)
     near, lost = rows[inside], rows.eta[~inside].dropna()
     if bars:
-        axis.vlines(near.eta, near.low, near.high, color=colour, linewidth=1)
+        axis.vlines(near.eta, near.low, near.high, color=color, linewidth=1)
     size = current().marker
-    cross: Any = {"marker": "x", "ms": 1.7 * size, "mew": 0.5 * size, "linestyle": "", "color": colour, "label": CROSS}
+    cross: Any = {"marker": "x", "ms": 1.7 * size, "mew": 0.5 * size, "linestyle": "", "color": color, "label": CROSS}
     if len(lost):
         axis.plot(lost, [height] * len(lost), transform=axis.get_xaxis_transform(), **cross)
         axis.set_xlabel(CROSSES)
     if "chosen" in rows:
         chosen = near[near.chosen.astype(bool)]
-        circle: Any = {"marker": "o", "ms": 2.7 * size, "mfc": "none", "mec": colour, "linestyle": ""}
+        circle: Any = {"marker": "o", "ms": 2.7 * size, "mfc": "none", "mec": color, "linestyle": ""}
         axis.plot(chosen.eta, chosen["mean"], label="_chosen", clip_on=False, in_layout=False, **circle)
 
 

@@ -100,38 +100,38 @@ def title(rule: str, stored: Looks = NONE) -> str:
     return look_of(rule, stored).title
 
 
-def colours(rules: Iterable[str], stored: Looks = NONE) -> dict[str, str]:
-    """The colour of each rule: in print by its place; else the registered or stored one, or one that no other rule has."""
+def colors(rules: Iterable[str], stored: Looks = NONE) -> dict[str, str]:
+    """The color of each rule: in print by its place; else the registered or stored one, or one that no other rule has."""
     names = list(dict.fromkeys(rules))
     if current().palette:
         return dict(zip(names, cycle(current().palette), strict=False))
     own: dict[str, str] = {}
     for name in names:
-        colour = _hex(look_of(name, stored).colour)
-        if colour is not None and colour not in own.values():
-            own[name] = colour
-    free = cycle([colour for colour in PALETTE if colour not in own.values()] or PALETTE)
+        color = _hex(look_of(name, stored).color)
+        if color is not None and color not in own.values():
+            own[name] = color
+    free = cycle([color for color in PALETTE if color not in own.values()] or PALETTE)
     return {name: own.get(name) or next(free) for name in names}
 
 
-def _hex(colour: str | None) -> str | None:
-    """Colours with names are matplotlib's; without it they count as none."""
-    if colour is None or re.fullmatch("#[0-9a-fA-F]{6}", colour):
-        return colour and colour.lower()
+def _hex(color: str | None) -> str | None:
+    """Colors with names are matplotlib's; without it they count as none."""
+    if color is None or re.fullmatch("#[0-9a-fA-F]{6}", color):
+        return color and color.lower()
     try:
         from matplotlib.colors import to_hex
 
-        return to_hex(colour)
+        return to_hex(color)
     except (ImportError, ValueError):
         return None
 
 
 def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
-    """Colour, dash and marker of each line: no two lines have the same look, even for the same rule."""
+    """Color, dash and marker of each line: no two lines have the same look, even for the same rule."""
     names = [f"{rule}, no. {i}" if rule in rules[:i] else rule for i, rule in enumerate(rules)]
-    colour, kinds = colours(names), zip(cycle(DASHES), cycle(MARKERS), strict=False)
+    color, kinds = colors(names), zip(cycle(DASHES), cycle(MARKERS), strict=False)
     return [
-        {"color": colour[name], "linestyle": dash, "marker": m} for name, (dash, m) in zip(names, kinds, strict=False)
+        {"color": color[name], "linestyle": dash, "marker": m} for name, (dash, m) in zip(names, kinds, strict=False)
     ]
 
 
@@ -177,10 +177,10 @@ def draw_curve(
         _cross(axis, x, mean, line.get_color())
 
 
-def _cross(axis: "Axes", x: Any, mean: Any, colour: Any) -> None:
+def _cross(axis: "Axes", x: Any, mean: Any, color: Any) -> None:
     """Draw a cross at the last point before a run diverged; at the lower edge if there is none."""
     known = mean.notna() & x.notna()
-    style: Any = {"marker": "x", "ms": 8, "mew": 2, "linestyle": "", "color": colour, "label": CROSS}
+    style: Any = {"marker": "x", "ms": 8, "mew": 2, "linestyle": "", "color": color, "label": CROSS}
     if known.any():
         axis.plot(x[known].iloc[-1:], mean[known].iloc[-1:], **style)
     elif x.notna().any():

@@ -1,6 +1,6 @@
 """How figures look: on a screen, or printed in a paper.
 
-Every figure takes its size, fonts, colours and file settings from the style that `context` has set.
+Every figure takes its size, fonts, colors and file settings from the style that `context` has set.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ TALLEST, PROPORTION = 3.0, 0.585  # a row of panels: in inches, and as a part of
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
 MARKERS = "osD^vP*<>hpd"
 ACCENT = "#0072b2"
-# Okabe and Ito's colours for the colour-blind without yellow, too light on white. The first four also differ in grey.
+# Okabe and Ito's colors for the color-blind without yellow, too light on white. The first four also differ in grey.
 OKABE_ITO = ("#000000", ACCENT, "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 LATEX = ("pdflatex", "xelatex", "lualatex")
 
@@ -62,7 +62,7 @@ PAPER: dict[str, Any] = SCREEN | {
     **{f"{axis}tick.major.pad": 2 for axis in "xy"},
     "figure.constrained_layout.h_pad": 0.02,
     "figure.constrained_layout.w_pad": 0.02,
-    "figure.constrained_layout.wspace": 0.05,  # numbers at the ends of neighbouring axes need it
+    "figure.constrained_layout.wspace": 0.05,  # numbers at the ends of neighboring axes need it
     "legend.frameon": False,
     "legend.handlelength": 2.8,
     "legend.columnspacing": 1.2,
@@ -78,7 +78,7 @@ class Style:
     Attributes:
         settings: Those of matplotlib.
         width: The width of a whole figure in inches; None: as its panels ask for.
-        palette: The colours of lines by their place; empty: each rule has its own.
+        palette: The colors of lines by their place; empty: each rule has its own.
         marked: How many points of a line have a marker.
         marker: Their size, in points.
     """
