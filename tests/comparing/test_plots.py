@@ -160,11 +160,10 @@ def test_a_directed_graph_has_an_arrow_for_every_edge(tmp_path: Path) -> None:
 
 def test_a_zero_on_a_logarithmic_axis_is_a_gap_and_no_vertical_line() -> None:
     assert plots.draw_history(history([0.0, 0.0])).axes[2].get_yscale() == "linear"  # nothing is positive
-    figure = plots.draw_history(history([1.0, 0.0, 0.1]))
-    (axis,) = (axis for axis in figure.axes if axis.get_ylabel() == plots.SYMBOLS["grad_norm"])
-    assert axis.get_yscale() == "log"
-    (line,) = plots.data_lines(axis)
-    np.testing.assert_array_equal(line.get_ydata(), [1.0, np.nan, 0.1])
+    axis = plots.draw_history(history([1.0, 0.0, 0.1])).axes[2]
+    assert (axis.get_ylabel(), axis.get_yscale()) == (plots.SYMBOLS["grad_norm"], "log")
+    (line,) = axis.get_lines()
+    assert np.isfinite(line.get_transform().transform(line.get_xydata())[:, 1]).tolist() == [True, False, True]
 
 
 def test_an_axis_shows_accuracies_in_percent() -> None:
@@ -195,38 +194,3 @@ def test_ticks_of_a_short_logarithmic_axis_are_plain_numbers(limits: tuple[float
     shown = [text for place, text in inside if text and limits[0] <= place <= limits[1] * 1.0001]
     assert len(shown) == len(names)
     assert all(name in text for name, text in zip(names, shown, strict=True))
-
-
-def test_markers_of_several_curves_are_at_different_steps_and_none_is_cut_at_the_end() -> None:
-    rows = pd.DataFrame({"x": range(60), "mean": 1.0, "low": 1.0, "high": 1.0, "runs": 1, "diverged": 0})
-    axis = plots.panels(1)[1][0, 0]
-    for shift in (0.0, 0.5):
-        plots.draw_curve(axis, rows, "a", shift=shift)
-    plots.draw_curve(axis, rows[:57], "b")
-    plots.draw_curve(axis, rows[:1], "c")
-    first, second, *others = (line.get_markevery() for line in axis.get_lines())
-    assert [each[-1] for each in others] == [49, 0]
-    assert {*np.diff(first)} == {*np.diff(second)} == {7}
-    assert (first[0], second[0]) == (0, 3)
-
-
-@pytest.mark.parametrize(
-    ("end", "width", "ticks"),
-    [
-        (500, 4.6, [0, 100, 200, 300, 400, 500]),
-        (600, 4.6, [0, 200, 400, 600]),
-        (1000, 4.6, [0, 200, 400, 600, 800, 1000]),
-        (500, 2.0, [0, 250, 500]),
-        (1000, 2.0, [0, 500, 1000]),
-        (700, 4.6, [0, 200, 400, 600]),
-        (0.96, 4.6, [0, 0.2, 0.4, 0.6, 0.8]),
-    ],
-)
-def test_an_axis_ends_with_its_curves_and_has_a_tick_there_where_that_is_round(
-    end: float, width: float, ticks: list[float]
-) -> None:
-    axis = plots.panels(1, width=width)[1][0, 0]
-    plots.finish(axis, "step", "loss")
-    plots.end_at(axis, end)
-    assert axis.get_xlim() == (0, end)
-    assert [tick for tick in axis.get_xticks() if tick <= end] == pytest.approx(ticks)

@@ -351,8 +351,7 @@ def test_a_history_that_never_ends_is_damaged(kind: str, begun: Path) -> None:
     assert run("resume", begun).returncode == 2
     with pytest.raises(InputError, match=r"history\.csv is (a symbolic link|not a regular file)"):
         small(begun, resume=True)
-    (failure,) = [line for line in read(begun)["folders"][0]["failures"] if "history.csv" in line]
-    assert "is damaged (" in failure
+    assert any("history.csv" in line for line in read(begun)["folders"][0]["failures"])
     table = run("runs", begun.parent)
     assert "damaged" in table.stdout
 

@@ -11,7 +11,6 @@ from dnasa.core import InputError
 from dnasa.files import read_bytes, read_json
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.result import is_answer, parse_rows
-from dnasa.tasks.sources import first_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,16 +91,6 @@ def as_words(value: Any) -> Any:
     if isinstance(value, dict):
         return "; ".join(f"{name}: {as_words(part)}" for name, part in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else value
-
-
-def changed(name: str, before: list[Any], now: list[Any]) -> str:
-    """Which entries a list has that a run was not made with, or the other way round."""
-    parts = {
-        "now added": [str(entry) for entry in now if entry not in before],
-        "now removed": [str(entry) for entry in before if entry not in now],
-    }
-    words = [f"{how}: {first_of(entries)}" for how, entries in parts.items() if entries]
-    return f"other {name} ({'; '.join(words) or 'in another order'})"
 
 
 def _last_row(path: Path) -> dict[str, Any]:

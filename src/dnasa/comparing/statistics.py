@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 from dnasa.problems.metrics import larger_is_better
 from dnasa.runs.result import answered
 
-__all__ = ["curves", "differences", "final", "labelled", "over_seeds", "start", "with_the_best"]
+__all__ = ["curves", "differences", "final", "labelled", "over_seeds", "with_the_best"]
 
 WINDOW = 0.05  # of a run's evaluations, in a running mean: a wider one moves the kinks of a curve
 ENOUGH = 20  # evaluations; from here on, a running mean is over at least three of them
@@ -26,15 +26,14 @@ def labelled(history: pd.DataFrame) -> pd.DataFrame:
     return history.assign(**missing, diverged=history.consensus.isna() if "consensus" in history else False)
 
 
+def with_eta(history: pd.DataFrame) -> pd.DataFrame:
+    """Add a column eta where no rule has one."""
+    return history if "eta" in history else history.assign(eta=np.nan)
+
+
 def final(history: pd.DataFrame) -> pd.DataFrame:
     """The evaluation of every run's answer: the last, or with early stopping the best."""
     return labelled(answered(history)).drop_duplicates([*VARIANT, "seed"], keep="last").reset_index(drop=True)
-
-
-def start(history: pd.DataFrame) -> pd.DataFrame:
-    """The evaluation of every run before its first step; empty where there was none."""
-    rows = labelled(history)
-    return rows[rows.step == 0].drop_duplicates([*VARIANT, "seed"], keep="last").reset_index(drop=True)
 
 
 def over_seeds(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT) -> pd.DataFrame:

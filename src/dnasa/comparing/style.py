@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from shutil import which
 from typing import Any
 
 from dnasa.core import InputError
@@ -21,10 +20,8 @@ NARROWEST, WIDEST = 2.0, 20.0
 TALLEST, PROPORTION = 3.0, 0.585  # a row of panels: in inches, and as a part of the figure's width
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
 MARKERS = "osD^vP*<>hpd"
-ACCENT = "#0072b2"
 # Okabe and Ito's colors for the color-blind without yellow, too light on white. The first four also differ in grey.
-OKABE_ITO = ("#000000", ACCENT, "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
-LATEX = ("pdflatex", "xelatex", "lualatex")
+OKABE_ITO = ("#000000", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 
 SCREEN: dict[str, Any] = {
     "figure.dpi": 120,
@@ -39,7 +36,6 @@ SCREEN: dict[str, Any] = {
     "pdf.fonttype": 42,  # fonts are embedded: they look the same everywhere
     "ps.fonttype": 42,
     "svg.fonttype": "path",
-    "pgf.rcfonts": False,  # those of the document
 }
 PAPER: dict[str, Any] = SCREEN | {
     "figure.dpi": 300,
@@ -94,7 +90,7 @@ class Style:
         return self.width is not None
 
     def applied(self) -> AbstractContextManager[None]:
-        """Its settings are those of matplotlib meanwhile."""
+        """A context in which its settings are those of matplotlib."""
         import matplotlib
         from cycler import cycler
 
@@ -156,7 +152,7 @@ def parse(name: str) -> Style:
             f"Unknown style '{name:.40}'. Choose from: screen, paper, or paper with a width: paper:6.75 (inches), paper:487pt."
         )
     try:
-        inches = _inches(width) if colon else COLUMN
+        inches = float(width.removesuffix("pt")) / (POINTS if width.endswith("pt") else 1) if colon else COLUMN
     except ValueError:
         inches = 0.0
     if not NARROWEST <= inches <= WIDEST:
@@ -164,16 +160,3 @@ def parse(name: str) -> Style:
             f"A paper is {NARROWEST:g} to {WIDEST:g} inches wide, as in paper:6.75 or paper:487pt; not '{width:.40}'."
         )
     return Style(PAPER, inches, OKABE_ITO, marked=4, marker=3)
-
-
-def _inches(width: str) -> float:
-    number = width.removesuffix("pt")
-    return float(number) if number == width else float(number) / POINTS
-
-
-def latex_program() -> str:
-    """The LaTeX that measures the text of a .pgf file."""
-    for name in LATEX:
-        if which(name):
-            return name
-    raise InputError(f"A .pgf figure needs LaTeX ({', '.join(LATEX)}): install TeX Live, or choose pdf.")

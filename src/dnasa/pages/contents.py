@@ -95,7 +95,7 @@ class _Reader:
     def attempt(self, file: str, read: Callable[[], Any], default: Any) -> Any:
         try:
             return read()
-        except (InputError, OSError) as error:
+        except InputError as error:
             self.damage.append(str(error))
         except Exception as error:
             self.damage.append(f"{self.path / file} is damaged ({first_line(error)[:80]}).")

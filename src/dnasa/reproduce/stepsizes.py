@@ -9,7 +9,7 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import drawing, tuning
-from dnasa.comparing.plots import draw_topology, title
+from dnasa.comparing.plots import title
 from dnasa.core import InputError
 from dnasa.reproduce.report import Report
 from dnasa.reproduce.runs import missing, run
@@ -49,7 +49,7 @@ def fig4(quick: bool = False, **options: Any) -> Report:
 def against_stepsizes(
     name: str, caption: str, panels: Mapping[str, tuple[str, Topology]], quick: bool, **options: Any
 ) -> Report:
-    """A panel and a table for each dataset and graph, with a drawing of the graph where these differ."""
+    """A panel and a table for each dataset and graph."""
     seeds = 1 if quick else SEEDS
     steps = QUICK_STEPS if quick else STEPS
     several = len({graph.name for _, graph in panels.values()}) > 1
@@ -62,15 +62,10 @@ def against_stepsizes(
     with out.draw(name, len(panels), f"{out.title}: test accuracy against stepsize") as axes:
         for axis, (panel, (data, graph)) in zip(axes, panels.items(), strict=True):
             rows, table = histories[panel], tuning.grid(histories[panel], "test_accuracy")
-            drawing.draw_stepsizes(axis, table.drop(columns="schedule"), "test_accuracy", given=styles)
+            drawing.draw_stepsizes(axis, table.drop(columns="schedule"), "test_accuracy", fixed=styles)
             axis.set_title(f"{panel}, {steps[data]:,} steps")
             if several:
                 axis.set_title(rf"{panel} ($\rho$ = {graph.rho:.3f})")
-                inset = axis.inset_axes((0.38, 0.06, 0.3, 0.42))
-                draw_topology(inset, graph)
-                inset.collections[-1].set_sizes([40])  # type: ignore[attr-defined]
-                inset.margins(0.15)
-                inset.set_title("")
             out.tables[f"{name}-{panel}"] = summary(table)
             out.data[f"{name}-{panel}-grid"] = table
             duration = f"{len(rows)} runs of {steps[data]:,} steps in {rows.seconds.max():.0f} s"

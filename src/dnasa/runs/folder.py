@@ -48,7 +48,7 @@ class RunFolder:
         *("runs.csv", "x.safetensors", "settings.json", "trace.json", "report.html", "history.png"),
         *("model.safetensors", "model.json", "model.py", "evaluation.json"),
         *("table.csv", "table.tex"),
-        *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg", "pgf")),
+        *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg")),
     )
     FOLDERS = ("checkpoints", "tensorboard")
     PARTS = ("extension-*",)  # folders of further runs
