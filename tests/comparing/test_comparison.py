@@ -396,7 +396,7 @@ def test_a_printed_table_has_the_columns_that_fit(name: str, columns: str, tmp_p
     body = text.split(r"\begin{table", 1)[1]
     assert body.count(r"$\eta$ & ") == 1
     assert "MB: sent per node." in body
-    assert (r"vs.\ best" in body, "% No room for: " in text) == (len(columns) > 4, len(columns) < 6)
+    assert (r"vs.\ best" in body) == (len(columns) > 4)
     if which("pdflatex") and name.startswith("paper"):
         assert "Overfull" not in compiled(tmp_path, text, columns=True)
 
@@ -410,7 +410,6 @@ def test_a_latex_table_says_what_was_measured_what_signs_mean_and_how_stepsizes_
     )
     comments = [line for line in text.splitlines() if line.startswith("% ")]
     assert "chosen by the validation accuracy (a tenth of the training rows" in comments[1]
-    assert "with n nodes: D-SGD (diminishing) eta sqrt(n/(t+1)); " in comments[-1]
     found = measured("dsgd", "dnasa")
     assert "& MB &" in found.latex()
     assert "per node" not in replace(found, history=found.history.assign(bytes=1)).latex()

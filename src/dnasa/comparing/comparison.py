@@ -181,12 +181,9 @@ class Comparison:
             columns.append(latex.results(latex.heading(metric), metric, rows))
             if metric == self.metric:
                 columns += [*latex.sent(self.sent()), *latex.intervals(metric, rows)]
-        shown, left_out = columns[: latex.most_columns()], columns[latex.most_columns() :]
-        comments = [*self.notes(), latex.formulas(methods)]
-        if left_out:
-            comments.append(f"No room for: {'; '.join(column.title for column in left_out)}.")
-        caption = latex.caption(self.metric, title, len(self.selection.reported), shown, self.choice)
-        return latex.table(shown, caption, name, comments)
+        columns = columns[: latex.most_columns()]
+        caption = latex.caption(self.metric, title, len(self.selection.reported), columns, self.choice)
+        return latex.table(columns, caption, name, self.notes())
 
     # ------------------------------------------------------------ notes
 

@@ -157,9 +157,7 @@ def figure_of_curves(table: pd.DataFrame, columns: Sequence[str], metric: str) -
 
 def spread_note(table: pd.DataFrame) -> str:
     """What the bands of `draw_curves` show."""
-    if table.runs.max() == 1:
-        return ""
-    return f"band: {'range over' if table.runs.max() <= 10 else 'at least 80 % of'} the seeds"
+    return "band: range over the seeds" if table.runs.max() > 1 else ""
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
@@ -174,8 +172,8 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
     """Give panels their titles, each label of a vertical axis once in a row, and one legend."""
     first = axes[0]
     for axis, title in zip(axes, titles, strict=False):
-        room = axis.get_window_extent().width / axis.figure.dpi * 72 / (0.5 * current().settings["axes.titlesize"])
-        axis.set_title(fill(title, max(10, int(room))), fontsize=current().settings["axes.titlesize"], linespacing=1)
+        room = axis.get_window_extent().width / axis.figure.dpi * 72 / (0.5 * current().font)
+        axis.set_title(fill(title, max(10, int(room))), fontsize=current().font, linespacing=1)
     for axis in axes:
         if axis.get_subplotspec().is_first_col():  # type: ignore[union-attr]
             first = axis

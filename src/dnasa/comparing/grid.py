@@ -4,7 +4,7 @@ Stepsizes are never chosen on the test rows (`tuning.select`). In a run folder, 
 folders of their own inside it, `extension-1`, `extension-2`, ...
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ from dnasa.engine.plan import as_list, distinct
 from dnasa.files import fits
 from dnasa.rules.registry import COMPARED, Variant, check_used, find, variants
 from dnasa.runs.folder import RunFolder
-from dnasa.runs.history import Evaluation
 from dnasa.runs.own_files import LIST
 from dnasa.runs.record import Record
 from dnasa.runs.result import Result
@@ -73,7 +72,7 @@ def compare(
             bytes too where methods send different amounts.
         extend: Continue the grid where its edge is best, at most 8 times.
         folder: Write the runs to this folder. A `RunFolder` to resume continues with what is missing.
-        record: As for `solve`; comparisons have no callback of their own.
+        record: As for `solve`.
         **options: The other arguments of `solve`.
 
     Examples:
@@ -87,11 +86,10 @@ def compare(
     wanted = grid_of(rules, etas, schedule, extend)
     others = _other_seeds(problem, wanted, metric, seeds)
     runner = GridRunner(problem, network, folder, {"steps": steps, "seed": [*seeds, *others], **options})
-    if runner.is_new:
+    if runner.processes is None and not (runner.folder and runner.folder.resume):
         check_metric(problem, network, wanted[0], metric, axes, record, **options)
-    first = runner.solve("", wanted, replace(record, callback=_checked(metric, axes)))
-    _check_row(first.history.iloc[0].to_dict(), metric, axes)  # it may have been read from its folder
-    compared = metric or _default_metric(first.history)
+    first = runner.solve("", wanted, record)
+    compared = check_row(first.history, metric, axes)
     selection = tuning.select(list(first.history), compared, seeds, others)
     histories = [with_eta(first.history)]
     for number in range(1, MOST_EXTENSIONS + 2):
@@ -121,18 +119,14 @@ def grid_of(
     extend: bool = False,
 ) -> list[Variant]:
     """Every rule with each of its stepsizes, as `compare` takes them."""
-    grids = {rule: _grid(etas, rule, extend) for rule in distinct("rule", list(rules))}
-    wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
+    wanted = []
+    for rule in distinct("rule", list(rules)):
+        grid = distinct("eta", list(etas.get(rule, ()) if isinstance(etas, Mapping) else etas))
+        if extend and len(grid) == 1:
+            raise InputError("Extending a grid needs its factor: give at least two stepsizes (--etas).")
+        wanted += variants(rule, grid, schedule_of(rule, schedule))
     check_used(schedule, wanted)
     return wanted
-
-
-def _grid(etas: Sequence[float] | Mapping[str, Sequence[float]], rule: str, extend: bool) -> list[float]:
-    """The stepsizes of a rule."""
-    grid = distinct("eta", list(etas.get(rule, ()) if isinstance(etas, Mapping) else etas))
-    if extend and len(grid) == 1:
-        raise InputError("Extending a grid needs its factor: give at least two stepsizes (--etas).")
-    return grid
 
 
 def schedule_of(rule: str, schedule: str | None = None) -> str | None:
@@ -155,24 +149,28 @@ def _other_seeds(problem: "Problem", wanted: Sequence[Variant], metric: str | No
 # ---------------------------------------------------------------- metrics and axes
 
 
-def _default_metric(known: Container[str]) -> str:
-    for name in METRICS:
-        if name in known:
-            return name
-    raise InputError(
-        "This problem has no loss to compare by: give Custom a loss or full_gradient, or evaluate and metric='...'."
-    )
-
-
 def metric_in(row: Mapping[str, Any], metric: str | None) -> str:
     """The metric of this name in a row of a history, or the default."""
+    if metric is None and (known := [name for name in METRICS if name in row]):
+        return known[0]
     if metric is None:
-        return _default_metric(row)
+        raise InputError(
+            "This problem has no loss to compare by: give Custom a loss or full_gradient, or evaluate and metric='...'."
+        )
     if not isinstance(row.get(metric), float):
         counts = ("epochs", "samples", "bytes", "messages", "seconds", "eta")
         known = [name for name, value in row.items() if isinstance(value, float) and name not in counts]
         raise InputError(f"There is no metric '{metric}' to compare by. This run has: {', '.join(known)}.")
     return metric
+
+
+def check_row(history: pd.DataFrame, metric: str | None, x: Sequence[str]) -> str:
+    """The metric that is compared; refuses one, or an axis, that the history does not have."""
+    row = history.iloc[0].to_dict()
+    for name in x:
+        if name not in row and name != "steps":
+            raise InputError(f"These runs have no {name}: choose another x.")
+    return metric_in(row, metric)
 
 
 def check_metric(
@@ -186,26 +184,8 @@ def check_metric(
 ) -> None:
     """Take one step, before a folder is made: only a run shows which metrics and axes there are."""
     if metric is not None or not {*x} <= {"steps"}:
-        short = options | {"steps": 1, "progress": False, "evaluate": None}
-        check = Record(metrics=record.metrics, callback=_checked(metric, x))
-        solve(problem, network, [variant], record=check, **short)
-
-
-def _checked(metric: str | None, x: Sequence[str]) -> Callable[[Evaluation], bool]:
-    """A callback that refuses a metric or an axis at the first evaluation, not at the end."""
-
-    def check(evaluation: Evaluation) -> bool:
-        _check_row(evaluation.rows[0], metric, x)
-        return False
-
-    return check
-
-
-def _check_row(row: Mapping[str, Any], metric: str | None, x: Sequence[str]) -> None:
-    metric_in(row, metric)
-    for name in x:
-        if name not in row and name != "steps":
-            raise InputError(f"These runs have no {name}: choose another x.")
+        short = options | {"steps": 1, "progress": False, "evaluate": None, "record": Record(metrics=record.metrics)}
+        check_row(solve(problem, network, [variant], **short).history, metric, x)
 
 
 # ---------------------------------------------------------------- parts
@@ -227,10 +207,6 @@ class GridRunner:
         self.folder = RunFolder(folder) if isinstance(folder, (str, Path)) else folder
         self.processes = network if isinstance(network, Network) and not network.simulated else None
         self.rank = self.processes.rank if self.processes else 0
-
-    @property
-    def is_new(self) -> bool:
-        return self.processes is None and self.folder is not None and not self.folder.resume
 
     def agree(self, wanted: list[Variant]) -> list[Variant]:
         """Use the variants of the first process everywhere: their last bits may differ between processes."""

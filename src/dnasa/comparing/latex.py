@@ -14,7 +14,6 @@ from dnasa.comparing.plots import LABELS, SYMBOLS, label
 from dnasa.comparing.statistics import with_the_best
 from dnasa.comparing.style import current
 from dnasa.problems.metrics import in_percent, larger_is_better
-from dnasa.rules.registry import Variant
 
 __all__ = ["Column", "caption", "intervals", "results", "stepsizes", "table", "text"]
 
@@ -215,13 +214,6 @@ def metric_title(metric: str) -> str:
 
 def _capital(words: str) -> str:
     return words[:1].upper() + words[1:]
-
-
-def formulas(variants: Sequence[tuple[str, str]]) -> str:
-    """The stepsizes of these rules as a sentence."""
-    specs = [(label(*variant), Variant(*variant).spec) for variant in variants]
-    known = [f"{name} {spec.formula}" for name, spec in specs if spec and spec.formula]
-    return f"Stepsizes in step t of T, with n nodes: {'; '.join(known)}."
 
 
 def caption(metric: str, title: str, seeds: int, columns: Sequence[Column], choice: pd.DataFrame) -> str:

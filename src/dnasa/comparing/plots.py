@@ -207,7 +207,7 @@ def legend_below(figure: "Figure", note: str = "") -> None:
         handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
     if not handles:
         return
-    size = current().settings["legend.fontsize"] / 72  # inches
+    size = current().font / 72  # inches
     entry = size * (5 + 0.45 * max(map(len, handles)))
     rows = ceil(len(handles) / max(1, int(figure.get_figwidth() / entry)))
     columns = ceil(len(handles) / rows)
@@ -323,7 +323,7 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
     nx.draw_networkx_edges(graph, places, ax=axis, **style)
     nx.draw_networkx_nodes(graph, places, ax=axis, node_color="#d62728", node_size=size)
     words = (topology.name, topology.parameters, f"$n$ = {n}", rf"$\rho$ = {topology.rho:.3f}")
-    axis.set_title(", ".join(filter(None, words)), fontsize=current().settings["axes.titlesize"])
+    axis.set_title(", ".join(filter(None, words)), fontsize=current().font)
     axis.set_aspect("equal")
     axis.axis("off")
 

@@ -93,7 +93,7 @@ class StudyReport:
             whole = [latex.methods(methods), *part]
             caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], whole, choice)
             name = f"{self.study.name}-{source_name(cell.problem)}" + f"-{number}" * (len(parts) > 1)
-            yield latex.table(whole, caption, name, [_chosen_by(cells), latex.formulas(methods)])
+            yield latex.table(whole, caption, name, [_chosen_by(cells)])
 
     def notes(self) -> list[str]:
         """How stepsizes were chosen, what the marks of the table mean, and average ranks over several cells."""
@@ -103,7 +103,7 @@ class StudyReport:
         ranks = ranks[ranks["count"] == len(self.cells)]["mean"].sort_values()
         lines = [_chosen_by(self.cells), *([f"Marks: {'; '.join(used)}."] if used else [])]
         if len(self.cells) > 1 and len(ranks) > 1:
-            average = ", ".join(f"{label(*method)} {rank:.2f}" for method, rank in ranks.items())  # type: ignore[misc]
+            average = ", ".join(f"{label(*method)} {rank:.2f}" for method, rank in ranks.items())
             lines.append(f"Average ranks over {len(self.cells)} cells: {average}.")
         return lines
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from dnasa.comparing.statistics import final, over_seeds
+from dnasa.comparing.statistics import over_seeds
 from dnasa.comparing.tables import metric_name
 from dnasa.data.validation import validation_name
 from dnasa.problems.metrics import larger_is_better
@@ -40,12 +40,9 @@ def select(metrics: Sequence[str], metric: str, seeds: Sequence[int], others: Se
     return Selection(itself, tuple(others) or reported, reported)
 
 
-def grid(history: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The final metric of every rule and stepsize over the seeds; `value` is the mean, the worst where a run diverged."""
-    return valued(over_seeds(final(history), metric), metric)
-
-
-def valued(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+def grid(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The metric of every rule and stepsize over the seeds; `value` is the mean, the worst where a run diverged."""
+    table = over_seeds(runs, metric)
     return table.assign(value=table["mean"].fillna(-np.inf if larger_is_better(metric) else np.inf))
 
 
@@ -62,8 +59,8 @@ def chosen(runs: pd.DataFrame, selection: Selection) -> pd.DataFrame:
     `edge` is empty inside the grid, for a single stepsize, and for rules that need none. If every stepsize diverged, it is
     the smallest.
     """
-    table, rows = over_seeds(runs[runs.seed.isin(selection.seeds)], selection.metric), []
-    for _, same in valued(table, selection.metric).groupby(LINE, sort=False, dropna=False):
+    table, rows = grid(runs[runs.seed.isin(selection.seeds)], selection.metric), []
+    for _, same in table.groupby(LINE, sort=False, dropna=False):
         order = same.sort_values("eta")
         row = order.loc[order.value.idxmax() if larger_is_better(selection.metric) else order.value.idxmin()]
         edges = {order.eta.max(): "largest", order.eta.min(): "smallest"} if len(order) > 1 else {}
@@ -94,25 +91,11 @@ def _next(etas: Sequence[float]) -> float:
     return rounded if (rounded > edge) == (edge > inner) and rounded != edge else float(f"{exact:.6g}")
 
 
-# ---------------------------------------------------------------- words
-
-
 def eta_text(eta: float) -> str:
     return "none needed" if pd.isna(eta) else f"{eta:.3g}"
-
-
-def eta_label(eta: float) -> str:
-    """The stepsize in the legend of a plot."""
-    return "nothing tuned" if pd.isna(eta) else rf"$\eta$ = {eta:.3g}"
 
 
 def diverged_text(table: pd.DataFrame) -> str:
     """The stepsizes at which a run diverged."""
     diverged = table[table.diverged > 0]
     return ", ".join("all" if pd.isna(eta) else f"{eta:.3g}" for eta in diverged.eta) or "none"
-
-
-def rows_of(history: pd.DataFrame, variant: pd.Series) -> pd.DataFrame:
-    """The rows of a history that belong to this row of `best`."""
-    rows = history[(history.rule == variant.name) & (history.schedule == variant.schedule)]
-    return rows if pd.isna(variant.eta) else rows[rows.eta == variant.eta]

@@ -1,11 +1,11 @@
 """What a page shows, read from run folders. Anybody may have written them, so every part is checked."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dnasa.comparing.plots import LABELS, LINEAR, Looks, colors
-from dnasa.comparing.run_table import as_words, data_name
+from dnasa.comparing.run_table import data_name
 from dnasa.core import InputError, first_line
 from dnasa.pages import parts
 from dnasa.pages.parts import AXES, text
@@ -24,16 +24,20 @@ def read(path: Path) -> dict[str, Any]:
     if not folders:
         missing = "run in" if path.is_dir() else "folder"
         raise InputError(f"There is no {missing} {path}: give a run's folder, or one that holds runs.")
-    lines = [line for folder in folders for line in folder["lines"]]
     _name_lines(folders)
-    columns = dict.fromkeys(name for line in lines for name in line["columns"])
-    metrics = [name for name in columns if name not in AXES and any(isinstance(v, float) for v in _values(lines, name))]
+    columns: dict[str, list[Any]] = {}  # of all runs together
+    for line in (line for folder in folders for line in folder["lines"]):
+        for name, values in line["columns"].items():
+            columns.setdefault(name, []).extend(values)
+    metrics = [
+        name for name, values in columns.items() if name not in AXES and any(isinstance(v, float) for v in values)
+    ]
     order = [name for name in LABELS if name in metrics] + [name for name in metrics if name not in LABELS]
     return {
         "title": text(path.resolve().name),
         "folders": folders,
         "metrics": [
-            {"name": name, "label": LABELS.get(name) or text(name), "log": _is_logarithmic(lines, name)}
+            {"name": name, "label": LABELS.get(name) or text(name), "log": _is_logarithmic(name, columns[name])}
             for name in order
         ],
         "axes": [axis for axis in AXES if axis in columns],
@@ -75,14 +79,8 @@ def _name_lines(folders: list[dict[str, Any]]) -> None:
             line["color"] = by_group[line["group"]]
 
 
-def _values(lines: list[dict[str, Any]], metric: str) -> Iterable[Any]:
-    return (value for line in lines for value in line["columns"].get(metric, ()))
-
-
-def _is_logarithmic(lines: list[dict[str, Any]], metric: str) -> bool:
-    if metric in LABELS:
-        return metric not in LINEAR
-    return all(value is None or value > 0 for value in _values(lines, metric))
+def _is_logarithmic(metric: str, values: list[Any]) -> bool:
+    return metric not in LINEAR if metric in LABELS else all(value is None or value > 0 for value in values)
 
 
 class _Reader:
@@ -118,9 +116,9 @@ class _Reader:
             "name": name,
             "state": state,
             "step": max((line["columns"]["step"][-1] for line in lines), default=0),
-            "steps": _steps(config),
+            "steps": attempt("config.json", lambda: parts.short(config["run"]["steps"]), None) if run else None,
             "source": text(data_name(options)) if options else "",
-            "settings": attempt("config.json", lambda: _settings(path, config, options), {}),
+            "settings": attempt("config.json", lambda: parts.settings(path, config, options), {}),
             "lines": lines,
             "looks": looks,
             "sites": sites,
@@ -136,13 +134,3 @@ class _Reader:
         }
         diverged = attempt("runs.csv", lambda: parts.diverged(path, lines, sites), [])
         return out | {"failures": list(map(text, [*parts.ended(state, path, log), *lost, *diverged, *self.damage]))}
-
-
-def _settings(path: Path, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
-    return {text(name): text(as_words(value)) for name, value in parts.settings(path, config, options).items()}
-
-
-def _steps(config: Mapping[str, Any]) -> int | None:
-    run = config.get("run")
-    steps = run.get("steps") if isinstance(run, dict) else None
-    return parts.short(steps) if type(steps) is int else None

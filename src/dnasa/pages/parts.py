@@ -10,6 +10,7 @@ import numpy as np
 
 from dnasa.comparing import tables as results
 from dnasa.comparing.plots import Looks, label, positions, title
+from dnasa.comparing.run_table import as_words
 from dnasa.core import COLUMNS, InputError
 from dnasa.files import fits, read_bytes, read_json
 from dnasa.runs.graph import MOST_EDGES
@@ -64,18 +65,14 @@ def lines(file: Path, looks: Looks) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def settings(path: Path, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def settings(path: Path, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
     """The options that were given, and in any case the model, its parameters, the batch and the seed."""
-    stored = config.get("run")
-    facts = stored if isinstance(stored, dict) else {}
-    always = {
-        "model": (_stored(path, "model.json") or {}).get("model"),
-        "parameters": facts.get("parameters"),
-        "batch": facts.get("batch"),
-        "seed": options.get("seed"),
-    }
-    given = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False, [])}
-    return given | {name: value for name, value in always.items() if value is not None}
+    facts = config["run"] if isinstance(config.get("run"), dict) else {}
+    always = {"model": (_stored(path, "model.json") or {}).get("model"), "seed": options.get("seed")}
+    always |= {name: facts.get(name) for name in ("parameters", "batch")}
+    shown = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False, [])}
+    shown |= {name: value for name, value in always.items() if value is not None}
+    return {text(name): text(as_words(value)) for name, value in shown.items()}
 
 
 def result_settings(path: Path) -> dict[str, Any]:

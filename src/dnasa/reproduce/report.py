@@ -44,28 +44,16 @@ class Report:
 
     @contextmanager
     def draw(self, name: str, count: int, title: str, columns: int = 2) -> "Iterator[list[Axes]]":
-        """The panels of a new figure; what is drawn in them gets one legend below all of them.
-
-        Args:
-            name: The name of its file.
-            count: The number of panels.
-            title: The title, which in print is left to the caption; a quick run says so.
-            columns: The number of panels in a row.
-        """
+        """The panels of a new figure with one legend below all of them; in print, the title is left to the caption."""
         figure, axes = panel_list(count, columns)
         yield axes
-        noted = f"{title} (quick run)" if self.quick else title
-        figure.suptitle(noted if not current().printed else "Quick run" if self.quick else "")
+        words = [title] * (not current().printed) + ["(quick run)"] * self.quick
+        figure.suptitle(" ".join(words))
         legend_below(figure)
         self.figures[name] = figure
 
     def save(self, path: str | Path, kinds: Sequence[str] = ("png",)) -> list[Path]:
-        """One CSV per table, one file per figure and format, and the findings as text; earlier ones are replaced.
-
-        Args:
-            path: The folder.
-            kinds: The formats of the figures.
-        """
+        """One CSV per table, one file per figure and format, and the findings as text; earlier ones are replaced."""
         tables = {f"{name}.csv": table.to_csv(index=False) for name, table in (self.tables | self.data).items()}
         tables[f"{self.name}-findings.txt"] = "\n".join(self.findings) + "\n"
         pictures = {f"{name}.{kind}": rendered(figure, kind) for name, figure in self.figures.items() for kind in kinds}
