@@ -81,7 +81,7 @@ def test_a_warning_of_a_run_is_one_line_on_standard_error_and_in_its_folder(quie
     assert done.stderr == f"Warning: {line}\n"
     assert bool(done.stdout) == (not quiet)
     assert f" Warning: {line}\n" in (tmp_path / "run" / "log.txt").read_text()
-    (folder,) = pages.Folders(tmp_path / "run").contents()["folders"]
+    (folder,) = pages.read(tmp_path / "run")["folders"]
     assert folder["warnings"] == [line]
     assert f"Warning: {line}\n" in run("report", tmp_path / "run").stdout
 
@@ -435,7 +435,7 @@ def test_messages_can_be_compressed(tmp_path: Path) -> None:
     done = run(*words.split(), tmp_path / "a")
     assert done.returncode == 0, done.stderr
     config = json.loads((tmp_path / "a" / "config.json").read_text())
-    assert config["run"]["the channel"] == ["sign", 0.32]
+    assert config["run"]["channel"] == ["sign", 0.32]
 
 
 def test_faults_can_be_simulated(tmp_path: Path) -> None:
@@ -444,4 +444,4 @@ def test_faults_can_be_simulated(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     config = json.loads((tmp_path / "a" / "config.json").read_text())
     expected = {"drop": 0.2, "away": 0.1, "stale": 2, "seed": 0}
-    assert config["run"]["the channel"] == expected
+    assert config["run"]["channel"] == expected

@@ -1,4 +1,4 @@
-"""Every history and every graph can be drawn and saved, with labels and colours from the registered rules."""
+"""Every history and every graph can be drawn and saved, with labels and colors from the registered rules."""
 
 import warnings
 from collections.abc import Iterable
@@ -92,23 +92,23 @@ def test_the_mean_ends_where_the_first_run_diverged() -> None:
     assert line.get_label() == "D-NASA (1 of 2 diverged)"
 
 
-def test_a_registered_rule_has_its_own_title_and_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_rule_has_its_own_title_and_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(title="My rule", color="orange"))
     figure = plots.draw_history(pd.concat([history([2.0, 1.0], rule=rule) for rule in ("mine", "dnasa")]))
     assert labels(figure) == ["My rule (diminishing)", "D-NASA"]
     assert [to_hex(line.get_color()) for line in figure.axes[0].get_lines()] == [to_hex("orange"), "#d62728"]
 
 
-def test_rules_without_a_colour_get_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, colour in {"first": None, "second": None, "third": "no colour"}.items():
-        monkeypatch.setitem(RULES, name, RULES["dsgd"]._replace(color=colour))
+def test_rules_without_a_color_get_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, color in {"first": None, "second": None, "third": "no color"}.items():
+        monkeypatch.setitem(RULES, name, RULES["dsgd"]._replace(color=color))
     names = ["first", "dsgd", "second", "third", "custom 1"]
-    colours = plots.colours(names)
-    assert list(colours) == names
-    assert len(set(colours.values())) == len(names)
-    assert colours["dsgd"] == RULES["dsgd"].color
+    colors = plots.colors(names)
+    assert list(colors) == names
+    assert len(set(colors.values())) == len(names)
+    assert colors["dsgd"] == RULES["dsgd"].color
     assert len({RULES[name].color for name in BUILT_IN}) == len(BUILT_IN)
-    assert len(plots.colours(f"custom {i}" for i in range(100))) == 100
+    assert len(plots.colors(f"custom {i}" for i in range(100))) == 100
 
 
 def test_rules_without_a_name_are_called_custom_rules() -> None:
@@ -127,9 +127,9 @@ def test_stepsizes_and_schedules_are_in_the_label() -> None:
 
 
 @pytest.mark.parametrize("rule", sorted(BUILT_IN))
-def test_every_built_in_rule_has_a_title_and_a_colour(rule: str) -> None:
+def test_every_built_in_rule_has_a_title_and_a_color(rule: str) -> None:
     assert plots.title(rule) != rule
-    assert plots.colours([rule])[rule] == RULES[rule].color
+    assert plots.colors([rule])[rule] == RULES[rule].color
 
 
 # ---------------------------------------------------------------- graphs
@@ -160,11 +160,10 @@ def test_a_directed_graph_has_an_arrow_for_every_edge(tmp_path: Path) -> None:
 
 def test_a_zero_on_a_logarithmic_axis_is_a_gap_and_no_vertical_line() -> None:
     assert plots.draw_history(history([0.0, 0.0])).axes[2].get_yscale() == "linear"  # nothing is positive
-    figure = plots.draw_history(history([1.0, 0.0, 0.1]))
-    (axis,) = (axis for axis in figure.axes if axis.get_ylabel() == plots.SYMBOLS["grad_norm"])
-    assert axis.get_yscale() == "log"
-    (line,) = plots.data_lines(axis)
-    np.testing.assert_array_equal(line.get_ydata(), [1.0, np.nan, 0.1])
+    axis = plots.draw_history(history([1.0, 0.0, 0.1])).axes[2]
+    assert (axis.get_ylabel(), axis.get_yscale()) == (plots.SYMBOLS["grad_norm"], "log")
+    (line,) = axis.get_lines()
+    assert np.isfinite(line.get_transform().transform(line.get_xydata())[:, 1]).tolist() == [True, False, True]
 
 
 def test_an_axis_shows_accuracies_in_percent() -> None:
@@ -195,38 +194,3 @@ def test_ticks_of_a_short_logarithmic_axis_are_plain_numbers(limits: tuple[float
     shown = [text for place, text in inside if text and limits[0] <= place <= limits[1] * 1.0001]
     assert len(shown) == len(names)
     assert all(name in text for name, text in zip(names, shown, strict=True))
-
-
-def test_markers_of_several_curves_are_at_different_steps_and_none_is_cut_at_the_end() -> None:
-    rows = pd.DataFrame({"x": range(60), "mean": 1.0, "low": 1.0, "high": 1.0, "runs": 1, "diverged": 0})
-    axis = plots.panels(1)[1][0, 0]
-    for shift in (0.0, 0.5):
-        plots.draw_curve(axis, rows, "a", shift=shift)
-    plots.draw_curve(axis, rows[:57], "b")
-    plots.draw_curve(axis, rows[:1], "c")
-    first, second, *others = (line.get_markevery() for line in axis.get_lines())
-    assert [each[-1] for each in others] == [49, 0]
-    assert {*np.diff(first)} == {*np.diff(second)} == {7}
-    assert (first[0], second[0]) == (0, 3)
-
-
-@pytest.mark.parametrize(
-    ("end", "width", "ticks"),
-    [
-        (500, 4.6, [0, 100, 200, 300, 400, 500]),
-        (600, 4.6, [0, 200, 400, 600]),
-        (1000, 4.6, [0, 200, 400, 600, 800, 1000]),
-        (500, 2.0, [0, 250, 500]),
-        (1000, 2.0, [0, 500, 1000]),
-        (700, 4.6, [0, 200, 400, 600]),
-        (0.96, 4.6, [0, 0.2, 0.4, 0.6, 0.8]),
-    ],
-)
-def test_an_axis_ends_with_its_curves_and_has_a_tick_there_where_that_is_round(
-    end: float, width: float, ticks: list[float]
-) -> None:
-    axis = plots.panels(1, width=width)[1][0, 0]
-    plots.finish(axis, "step", "loss")
-    plots.end_at(axis, end)
-    assert axis.get_xlim() == (0, end)
-    assert [tick for tick in axis.get_xticks() if tick <= end] == pytest.approx(ticks)

@@ -117,7 +117,7 @@ def test_the_setting_that_differs_between_processes_is_named(engine: str) -> Non
     pairs = [(name, *(re.sub(", checksum [0-9a-f]+", "", value) for value in pair)) for name, *pair in found]
     assert pairs == [
         ("seed", "0", "1"),
-        ("the data", "set 0", "set 1"),
+        ("data", "set 0", "set 1"),
         ("the network", "complete, 4 nodes", "star, 4 nodes"),
         ("the network", "ring, 4 nodes", "ring, 4 nodes, 2 rounds"),
         ("the network", "ring, 4 nodes", "ring, 4 nodes, exchanges every 2 steps"),

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from browsing import browser, opened
 from test_resume import run
 
 import dnasa
-from dnasa import pages
-from dnasa.runs import locks
 
 pytestmark = pytest.mark.xdist_group("browser")  # one process starts the browser
 PHONE: dict[str, Any] = {"width": 390, "height": 800}
@@ -164,8 +161,8 @@ def test_sites_have_their_names_and_bars(chromium: Any, tmp_path: Path) -> None:
 
 
 CONTRAST = """() => {
-  const light = (colour) => {
-    const parts = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255);
+  const light = (color) => {
+    const parts = color.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255);
     const [r, g, b] = parts.map((c) => (c <= 0.04 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
@@ -226,44 +223,6 @@ def test_names_and_numbers_of_a_damaged_folder_leave_the_others_as_they_are(
         assert page.locator(".work").count() == 1
 
 
-def test_a_watched_run_is_updated_as_rows_arrive(chromium: Any, home: Path, tmp_path: Path) -> None:
-    shutil.copytree(home / "star", tmp_path / "run")
-    history = tmp_path / "run" / "history.csv"
-    lines = history.read_text().splitlines(keepends=True)
-    half = len(lines) // 2
-    history.write_text("".join(lines[:half]))
-    writer = locks.acquire(tmp_path / "run" / ".running")  # as a process that runs does
-    assert writer is not None
-    with pages.Server(tmp_path / "run") as server, writer:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with opened(chromium, server.url) as page:
-            assert "running" in page.locator("header").inner_text()
-            drawn = "JSON.parse(document.getElementById('charts').textContent).lines"
-            rows = f"{drawn}.reduce((sum, line) => sum + line.axes[0].length, 0)"
-            page.locator("#axis").select_option(label="bytes")
-            assert page.evaluate(rows) == half - 1
-            history.write_text("".join(lines))
-            page.wait_for_function(f"() => {rows} === {len(lines) - 1}")
-            assert page.evaluate("plots[0].axes[0].label") == "bytes"  # what a reader has chosen stays
-            history.write_text("".join(lines[:5]))  # resumed from an earlier checkpoint
-            page.wait_for_function(f"() => {rows} === 4")
-        server.shutdown()
-
-
-def test_a_run_that_has_not_begun_is_waited_for(chromium: Any, home: Path, tmp_path: Path) -> None:
-    with pages.Server(tmp_path / "later" / "run") as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with opened(chromium, server.url) as page:
-            assert "There is no run in this folder yet" in page.locator("header").inner_text()
-            shutil.copytree(home / "star", tmp_path / "copy")
-            (tmp_path / "later").mkdir()
-            (tmp_path / "copy").rename(tmp_path / "later" / "run")
-            page.wait_for_function("() => plots.length")
-            assert "done step 60 of 60" in page.locator("header").inner_text()
-            assert page.locator("section[aria-label=Curves]").is_visible()
-        server.shutdown()
-
-
 def test_an_axis_has_numbers_however_many_decades_it_spans(chromium: Any, home: Path, tmp_path: Path) -> None:
     lows = {"train_loss": 0.05, "test_loss": 3e-3, "grad_norm": 7e-6, "consensus": 6.3e-14, "distance": 1e-240}
     shutil.copytree(home / "star", tmp_path / "run")
@@ -277,28 +236,3 @@ def test_an_axis_has_numbers_however_many_decades_it_spans(chromium: Any, home: 
         for metric in lows:
             shown = page.evaluate(f"plots[{metrics.index(metric)}].axes[1]._values.filter(Boolean)")
             assert len(shown) >= 2, metric
-
-
-def many_runs(folder: Path, runs: int, evaluations: int) -> None:
-    """The history of a large comparison."""
-    steps = pd.Series(range(evaluations)) * 10
-    parts = []
-    for number in range(runs):
-        loss = 1 / (1 + steps / 1000) + 0.01 * number + 0.1 * ((steps * 7919 + number * 31) % 97) / 97
-        metrics = {"train_loss": loss, "test_loss": loss + 0.1, "test_accuracy": 1 - loss / 4, "consensus": loss / 100}
-        label = {"run": number, "rule": "dsgd", "eta": 0.1 + number // 5, "seed": number % 5, "step": steps, "nodes": 8}
-        parts.append(pd.DataFrame(label | metrics | {"seconds": steps / 50, "bytes": steps * 1000}))
-    folder.mkdir()
-    pd.concat(parts).sort_values(["step", "run"], kind="stable").to_csv(folder / "history.csv", index=False)
-    (folder / "config.json").write_text(json.dumps({"command": "compare", "options": {"data": "digits"}}))
-    (folder / "status.json").write_text('{"state": "done"}')
-
-
-@pytest.mark.long
-def test_200_runs_with_500_evaluations_stay_responsive(chromium: Any, tmp_path: Path) -> None:
-    many_runs(tmp_path / "many", runs=200, evaluations=500)
-    assert run("report", tmp_path / "many", "--html").returncode == 0
-    with opened(chromium, address(tmp_path / "many")) as page:
-        assert page.locator(".legend button").count() == 40
-        work = "async () => { const began = performance.now(); draw(); await null; return performance.now() - began; }"
-        assert page.evaluate(work) < 5_000  # milliseconds for all charts; about 500 when nothing else runs

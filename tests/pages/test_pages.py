@@ -1,14 +1,9 @@
-"""What a page shows of run folders, and who may see it."""
+"""What a page shows of run folders."""
 
 import json
 import os
 import re
 import shutil
-import socket
-import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +15,7 @@ from test_resume import run
 import dnasa
 from dnasa import pages
 from dnasa.core import Array, InputError
-from dnasa.pages.history import History
+from dnasa.pages import parts
 from dnasa.runs.graph import graph_json
 from dnasa.topology import Changing, Topology
 
@@ -47,7 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def contents(path: Path) -> dict[str, Any]:
-    return pages.Folders(path).contents()
+    return pages.read(path)
 
 
 def only(path: Path) -> dict[str, Any]:
@@ -58,31 +53,14 @@ def only(path: Path) -> dict[str, Any]:
 # ---------------------------------------------------------------- histories
 
 
-def test_a_history_that_grows_or_is_rewritten_is_read_again(tmp_path: Path) -> None:
-    history = History(tmp_path / "history.csv")
-    history.update()
-    assert history.count == 0
-    for rows, steps in (
-        (row(0) + row(10)[:20], [0]),  # a row that is being written
-        (row(0) + row(10) + row(20), [0, 10, 20]),
-        (row(0, loss=0.7), [0]),
-    ):
-        history.path.write_text(HEADER + rows)
-        history.update()
-        assert list(history.values("step")) == steps
-    assert list(history.values("test_loss")) == [0.7]
-
-
 def test_curves_are_named_as_in_plots_and_runs_named_alike_are_numbered(tmp_path: Path) -> None:
-    history = History(tmp_path / "history.csv")
-    history.path.write_text(HEADER + row(0) + row(0, 1) + row(0).replace("0,dsgd", "2,dsgd", 1))
-    history.update()
-    assert [line["name"] for line in history.lines.values()] == [
-        "D-SGD (diminishing), eta = 1",
-        "D-SGD (diminishing), eta = 1",
-        "D-SGD (diminishing), eta = 1, no. 2",
-    ]
-    assert [line["seed"] for line in history.lines.values()] == [0, 1, 0]
+    file = tmp_path / "history.csv"
+    assert parts.lines(file, {}) == []
+    file.write_text(HEADER + row(0) + row(0, 1) + row(0).replace("0,dsgd", "2,dsgd", 1) + row(10)[:20])
+    found = parts.lines(file, {})  # without the row that is being written
+    name = "D-SGD (diminishing), eta = 1"
+    assert [(line["name"], line["seed"]) for line in found] == [(name, 0), (name, 1), (f"{name}, no. 2", 0)]
+    assert [line["columns"]["step"] for line in found] == [[0]] * 3
 
 
 @pytest.mark.parametrize(
@@ -153,19 +131,6 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
     assert "The sensor is off." in line
 
 
-def test_lost_nodes_are_named_from_the_log_and_from_the_settings(home: Path, tmp_path: Path) -> None:
-    shutil.copytree(home / "good", tmp_path / "run")
-    with open(tmp_path / "run" / "log.txt", "a") as log:
-        log.write("2026-01-01 10:00:00 Lost node 2 and their data at step 7; 4 continue.\n")
-    assert only(tmp_path / "run")["failures"] == ["Lost node 2 and their data at step 7; 4 continue."]
-    settings = json.loads((tmp_path / "run" / "settings.json").read_text())
-    settings["lost"] = [{"step": 7, "nodes": [2]}]
-    (tmp_path / "run" / "settings.json").write_text(json.dumps(settings))
-    folder = only(tmp_path / "run")
-    assert folder["failures"] == ["Lost at step 7: node 2 and their data."]
-    assert folder["nodes"]["columns"] == ["accuracy of its copy of the model"]  # what it sent is not known
-
-
 def test_sites_have_their_names(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "bad", tmp_path / "run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -176,14 +141,11 @@ def test_sites_have_their_names(home: Path, tmp_path: Path) -> None:
     folder = only(tmp_path / "run")
     assert folder["sites"] == names
     assert "Lost köln, zürich and their data at step 7; 3 continue." in folder["failures"]
+    assert folder["nodes"] is None  # what each has sent is not known
     assert any(re.search(rf"diverged at step \d+ at ({'|'.join(names)})\.", line) for line in folder["failures"])
-    settings = json.loads((tmp_path / "run" / "settings.json").read_text()) | {"lost": [{"step": 7, "nodes": [1]}]}
-    (tmp_path / "run" / "settings.json").write_text(json.dumps(settings))
-    assert "Lost at step 7: ulm and their data." in only(tmp_path / "run")["failures"]
-    assert "Lost at step 7: ulm and their data; the others continued." in run("report", tmp_path / "run").stdout
 
 
-def test_rules_of_a_plugin_keep_title_and_colour_without_their_code(tmp_path: Path) -> None:
+def test_rules_of_a_plugin_keep_title_and_color_without_their_code(tmp_path: Path) -> None:
     def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
         return x - node
 
@@ -258,6 +220,7 @@ def test_no_folder_breaks_the_page_of_the_others(name: str, home: Path, tmp_path
     assert {**bad, "lines": 0, "failures": 0} == {**only(home / "bad"), "lines": 0, "failures": 0}
     assert good["name"] == "good"
     assert any(str(path) in line or str(path.parent) in line for line in good["failures"]) or name in (
+        "deep",
         "seed",
         "count",
         "name",
@@ -280,54 +243,11 @@ def test_folders_whose_names_look_the_same_are_told_apart(home: Path, tmp_path: 
     assert [folder["name"] for folder in contents(tmp_path)["folders"]] == ["a b", "a b (1)"]
 
 
-def test_rows_before_a_damaged_one_are_read(tmp_path: Path) -> None:
-    history = History(tmp_path / "history.csv")
-    history.path.write_text(HEADER + row(0) + row(10) + "x" + row(20))
-    for _ in range(2):
-        with pytest.raises(InputError, match="row 3 is not an evaluation"):
-            history.update()
-        assert list(history.values("step")) == [0, 10]
-    history.path.write_text(HEADER + row(0))
-    history.update()
-    assert history.count == 1
-
-
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     done = run("report", tmp_path, "--html")
     assert done.returncode == 2
     assert done.stderr.startswith(f"Error: There is no run in {tmp_path}")
     assert "There is no folder" in run("report", tmp_path / "none", "--html").stderr
-
-
-@pytest.mark.parametrize("name", ["table.csv", "table.csv/run", "x" * 300])
-def test_what_can_never_be_a_run_is_not_waited_for(name: str, tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_text("a,b\n")
-    done = run("watch", tmp_path / name)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert str(tmp_path) in done.stderr
-
-
-def test_watch_says_that_it_waits_and_ctrl_c_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(server: pages.Server) -> NoReturn:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pages.Server, "serve_forever", interrupted)
-    done = run("watch", tmp_path / "later")
-    assert done.returncode == 0
-    assert f"Waiting for a run in {tmp_path / 'later'}." in done.stdout
-    assert not (tmp_path / "later").exists()
-
-
-def test_a_folder_is_waited_for_and_its_run_found(home: Path, tmp_path: Path) -> None:
-    folders = pages.Folders(tmp_path / "later" / "run", wait=True)
-    assert folders.contents()["folders"] == []
-    shutil.copytree(home / "good", tmp_path / "later" / "run")
-    folders.update()
-    assert folders.contents()["folders"] == [only(home / "good") | {"name": "run"}]
-    shutil.rmtree(tmp_path / "later")
-    folders.update()
-    assert folders.contents()["folders"] == []
 
 
 # ---------------------------------------------------------------- graphs
@@ -362,7 +282,7 @@ def test_a_large_graph_is_stored_without_its_edges() -> None:
     assert graph == {"name": "ring", "nodes": 6000, "directed": False}
 
 
-# ---------------------------------------------------------------- files and servers
+# ---------------------------------------------------------------- files
 
 
 def test_the_page_is_one_file_that_names_no_other(home: Path, tmp_path: Path) -> None:
@@ -375,70 +295,7 @@ def test_the_page_is_one_file_that_names_no_other(home: Path, tmp_path: Path) ->
     assert not (home / "good" / "report.html").exists()
 
 
-def test_nothing_in_a_run_folder_can_end_the_script_of_a_page() -> None:
-    html = pages.render({"title": "</script><script>alert(1)</script><!--", "folders": [], "metrics": [], "axes": []})
-    assert "alert(1)" in html
-    assert html.count("<script") == 2
-
-
 def test_a_page_needs_html_for_its_file(home: Path) -> None:
     done = run("report", home / "good", "--out", "x.html")
     assert done.returncode == 2
     assert done.stderr == "Error: --out is the file of a page: give --html too.\n"
-
-
-@pytest.fixture
-def server(home: Path, tmp_path: Path) -> Iterator[pages.Server]:
-    shutil.copytree(home / "good", tmp_path / "run")
-    with pages.Server(tmp_path / "run") as made:
-        thread = threading.Thread(target=made.serve_forever, daemon=True)
-        thread.start()
-        yield made
-        made.shutdown()
-
-
-def fetch(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=600) as answer:
-        return answer.read().decode()
-
-
-def test_a_watched_run_is_served_on_loopback_to_those_with_the_token(server: pages.Server) -> None:
-    assert server.server_address[0] == "127.0.0.1"
-    assert "<!doctype html>" in fetch(server.url)
-    for url in (server.url[:-1], server.url.partition("?")[0]):
-        with pytest.raises(urllib.error.HTTPError, match="403"):
-            fetch(url)
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        fetch(server.url.replace("/?", "/etc/passwd?"))
-
-
-def test_bad_requests_get_an_answer(server: pages.Server) -> None:
-    def status(words: str) -> str:
-        with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=600) as connection:
-            connection.sendall(words.encode())
-            return connection.makefile("rb").readline().split()[1].decode()
-
-    token = f"token={server.token}"
-    many = "x: y\r\n" * 200
-    assert status(f"GET http://[/?{token} HTTP/1.0\r\n\r\n") == "400"
-    assert status(f"GET /?{token}&x={'x' * 70_000} HTTP/1.0\r\n\r\n") == "414"
-    assert status(f"GET /?{token} HTTP/1.0\r\n{many}\r\n") == "431"
-    assert status("GET /?token=%ff HTTP/1.0\r\n\r\n") == "403"
-    assert status(f"GET /../../etc/passwd?{token} HTTP/1.0\r\n\r\n") == "404"
-    for method in ("HEAD", "POST", "DELETE"):
-        assert status(f"{method} /?{token} HTTP/1.0\r\nContent-Length: 1000000\r\n\r\n") == "501"
-    assert status(f"GET /?{token} HTTP/1.0\r\n\r\n") == "200"
-
-
-def test_a_file_in_the_place_of_the_folder_is_reported(server: pages.Server) -> None:
-    shutil.rmtree(server.folders.path)
-    server.folders.path.write_text("")
-    with pytest.raises(urllib.error.HTTPError, match="500"):
-        fetch(server.url)
-
-
-def test_a_port_that_is_taken_is_refused(server: pages.Server) -> None:
-    done = run("watch", server.folders.path, "--port", server.server_address[1])
-    assert done.returncode == 2
-    assert done.stderr.startswith("Error: Cannot listen on port")
-    assert done.stderr.count("\n") == 1

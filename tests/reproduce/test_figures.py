@@ -10,6 +10,7 @@ import pytest
 
 from dnasa import data, topology
 from dnasa.comparing import tuning
+from dnasa.comparing.statistics import final
 from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.engine.loop import solve
@@ -34,7 +35,7 @@ def test_the_best_stepsize_is_by_the_mean_over_seeds_and_never_a_diverged_one() 
     result = solve(
         LeastSquares(dim=10), topology.ring(4), ["dsgd", "dnasa"], eta=[1e-4, 1e-2, 1e160], seed=[0, 1], steps=80
     )
-    table = tuning.grid(result.history, "test_loss")
+    table = tuning.grid(final(result.history), "test_loss")
     best = tuning.best(table, "test_loss")
     assert best.loc["dsgd"].eta == 1e-2
     assert np.isnan(best.loc["dnasa"].eta)

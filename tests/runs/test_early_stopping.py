@@ -170,7 +170,7 @@ def test_a_saved_run_has_the_tests_of_its_best_model_and_is_repeated(tmp_path: P
             in " ".join(text.split())
         )
         assert re.search(rf"│ +{kept} │", text)  # a row of the table
-    (folder,) = pages.Folders(tmp_path / "run").contents()["folders"]
+    (folder,) = pages.read(tmp_path / "run")["folders"]
     (row,) = run_table.table(tmp_path).to_dict("records")
     assert (folder["lines"][0]["answer"]["step"], row["step"]) == (kept, f"{kept} / 200")
     for accuracy in (folder["lines"][0]["answer"]["test_accuracy"], row["test accuracy"]):

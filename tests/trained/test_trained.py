@@ -101,7 +101,7 @@ def test_the_accuracy_of_the_most_frequent_class_is_next_to_every_accuracy(
     for command in (["train", *words], ["compare", *words, "--rules", "dnasa"], ["report", home / "classification"]):
         run(*command)
         assert line in capsys.readouterr().out
-    (folder,) = pages.Folders(home / "classification").contents()["folders"]
+    (folder,) = pages.read(home / "classification")["folders"]
     assert folder["baseline"] == [line]
     assert f"{100 * share:.2f} % of the most frequent class" in folder["tests"]["tables"][0]["title"]
     runs = run_table.table(home).set_index("run")

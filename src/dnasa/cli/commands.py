@@ -144,7 +144,7 @@ def compare(context: typer.Context, given: Options) -> None:
     names, grid = options.split(given.rules), inputs.numbers(given.etas)
     kinds = inputs.check_comparison(given)
     begun = inputs.begin(context, given, names)
-    given, graph, _, folder = begun
+    given, graph = begun.given, begun.graph
     source, shared = inputs.prepare(begun, {}, validate=True)
     drawn: Any = {
         "metric": given.metric,
@@ -159,8 +159,6 @@ def compare(context: typer.Context, given: Options) -> None:
     print_wide(frame_table(comparison.table(), title(graph=graph_title(graph))))
     for line in comparison.notes():
         print_line(line)
-    if folder is not None and folder.resume and comparison.rank == 0:
-        configs.add_rules(folder, given)
     if given.out is not None and comparison.rank == 0:
         figures: Any = {
             "curves": (comparison.draw_curves, comparison.curves()),
@@ -311,7 +309,6 @@ def runs(
 
 
 app.command()(trained.report)
-app.command()(trained.watch)
 app.command()(trained.predict)
 app.command()(trained.export)
 app.add_typer(keys, name="keys")

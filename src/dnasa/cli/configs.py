@@ -15,7 +15,7 @@ import typer
 
 from dnasa import networks
 from dnasa.cli import pictures, plugins
-from dnasa.cli.options import FIELDS, Options, flag, negative, split
+from dnasa.cli.options import FIELDS, Options, flag, negative
 from dnasa.cli.rendering import print_error, print_line
 from dnasa.core import InputError
 from dnasa.files import read_bytes, read_json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RESUMED = "dnasa.resumed"
 PLUGINS = "plugins"  # in a config: the checksum of each
 DRAWING = ("format", "style", "latex", "x")  # options of what is made of a finished run
-CONTINUED = ("rules", "extend", "plugin")  # options by which a finished comparison is continued
+CONTINUED = ("extend",)  # options by which a finished comparison is continued
 NOT_STORED = ("out", "force", "config", "trace", "trust", "quiet", "log_json", "dry_run", "log", "metrics_port")
 SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")
@@ -66,18 +66,16 @@ def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None
 
 
 def _check_continued(folder: "RunFolder", given: Options, config: dict[str, Any], first: bool) -> None:
-    """Check that a finished comparison can be drawn again or continued, and say what is new."""
-    from dnasa.comparing.grid import new_rules
+    """Check that a finished comparison can be drawn again or extended, and say so."""
     from dnasa.runs.result import Result
-    from dnasa.tasks.sources import first_of
 
     row = Result.load(folder.path).history.iloc[0].to_dict()
     check_same_options(folder.path, with_metric(row, folder.config), with_metric(row, config))
     folder.own.check_free(pictures.names("compare", vars(given)))
-    new, before = new_rules(folder.config, split(given.rules)), folder.config.get(PLUGINS)
+    before = folder.config.get(PLUGINS)
     if not first:
         return
-    print_line(f"The runs are read from {folder.path}{f'; new: {first_of(new)}' if new else ''}.")
+    print_line(f"The runs are read from {folder.path}.")
     for path, checksum in config.get(PLUGINS, {}).items():
         if isinstance(before, dict) and before.get(path, checksum) != checksum:
             print_error(f"Warning: {path} has changed since these runs. They are not repeated: --force repeats all.")
@@ -85,31 +83,6 @@ def _check_continued(folder: "RunFolder", given: Options, config: dict[str, Any]
 
 def _checksums(files: Sequence[Path]) -> dict[str, str]:
     return {str(file.resolve()): f"{zlib.crc32(read_bytes(file)):08x}" for file in files}
-
-
-def add_rules(folder: "RunFolder", given: Options) -> None:
-    """Store what is new in a finished comparison in its config, which another process may have changed since."""
-    from dnasa.comparing.grid import new_rules
-    from dnasa.runs.folder import looks_of
-
-    folder.config = folder.read_config()
-    options = folder.config["options"]
-    new = new_rules(folder.config, split(given.rules))
-    if not new and given.extend == is_extended(folder):
-        return
-    files, looks = _checksums(given.plugin or ()), looks_of(rule.partition(":")[0] for rule in new)
-    rules = ",".join([*split(str(options.get("rules") or "")), *new])
-    plugin = [*dict.fromkeys([*(options.get("plugin") or []), *files])]
-    options |= {"rules": rules, "extend": given.extend, "plugin": plugin}
-    for key, more in ((PLUGINS, files), ("rules", looks)):
-        folder.config |= {key: more | (folder.config.get(key) or {})} if more else {}
-    folder.write_config()
-
-
-def is_extended(folder: "RunFolder | None") -> bool:
-    """Whether the comparison in this folder was run with --extend: further rules are extended too."""
-    options = folder.config.get("options") if folder is not None and folder.resume else None
-    return isinstance(options, dict) and options.get("extend") is True
 
 
 def with_metric(row: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,17 +101,9 @@ def check_same_options(folder: Path, stored: Mapping[str, Any], config: Mapping[
     for name in now | before:
         if before.get(name) != now.get(name):
             raise InputError(
-                f"{folder} holds a run already, with {_difference(name, before.get(name), now.get(name))}: choose another "
-                "--out, or replace it with --force."
+                f"{folder} holds a run already, with {flag(name)} {before.get(name)!s:.100} instead of "
+                f"{now.get(name)!s:.100}: choose another --out, or replace it with --force."
             )
-
-
-def _difference(name: str, before: Any, now: Any) -> str:
-    from dnasa.comparing.run_table import changed
-
-    if name == "etas":
-        return changed(flag(name), split(str(before)), split(str(now)))
-    return f"{flag(name)} {before!s:.100} instead of {now!s:.100}"
 
 
 def _fixed(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,6 @@ def begin(context: typer.Context, given: Options, rules: Sequence[str]) -> Begun
     context.params |= completed  # for the config
     given = replace(given, **completed)
     folder = configs.make_run_folder(context, given)
-    given = replace(given, extend=given.extend or configs.is_extended(folder))
     return Begun(given, graph, channel, folder)
 
 

@@ -209,7 +209,7 @@ class Options:
     stale: int = option(0, "Simulated fault: messages arrive up to this many steps late.")
     survive: bool = option(False, "Continue without processes that die or hang (mpirun --with-ft ulfm ...).")
     out: Path | None = option(None, "Folder for config, history, checkpoints, iterates and figures.")
-    format: str = option("png", "Formats of the figures, separated by commas: png, pdf, svg, pgf (its text is LaTeX).")
+    format: str = option("png", "Formats of the figures, separated by commas: png, pdf, svg.")
     style: str = option(
         "screen",
         "Look of the figures: screen; paper, a column of 234 pt with text of 8 pt; or a width, as in paper:6.75 (inches) or "

@@ -16,20 +16,18 @@ if TYPE_CHECKING:
 
     from dnasa.runs.result import Result
 
-FORMATS = ("png", "pdf", "svg", "pgf")
+FORMATS = ("png", "pdf", "svg")
 
 
 def formats(text: str, style: str = "screen") -> list[str]:
     """Parse the value of --format, and check --style: a mistake shows before anything is run."""
-    from dnasa.comparing.style import latex_program, parse
+    from dnasa.comparing.style import parse
 
     kinds = split(text)
     if not kinds:
         raise InputError(f"--format names no format: give one or several of {', '.join(FORMATS)}.")
     for kind in kinds:
         choose("format", kind, dict.fromkeys(FORMATS))
-    if "pgf" in kinds:
-        latex_program()
     parse(style)
     return list(dict.fromkeys(kinds))
 

@@ -1,7 +1,5 @@
 """`dnasa study`: a comparison for each problem, graph and partition of a file."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,17 +54,17 @@ def study(
     own = OwnFiles(make_folder(folder))
     if not own.begun and any(folder.iterdir()):
         raise InputError(f"{folder} holds files that are not of a study: choose an empty or a new folder.")
-    pictures = [f"{name}.{kind}" for name in (chosen.figure, "ranks", "profiles") for kind in (*kinds, "csv")]
-    own.check_free([*pictures, "table.csv", "table.tex", "ranks.tex", study_file.COPY])
+    own.check_free(
+        [f"{chosen.figure}.{kind}" for kind in (*kinds, "csv")] + ["table.csv", "table.tex", study_file.COPY]
+    )
     own.begin()
     report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
     own.save({study_file.COPY: text})
     print_report(report)
-    figures = {chosen.figure: (report.draw, report.drawn())} | report.rank_figures()
-    latex: dict[str, Callable[[], str]] = {"table.tex": report.latex} if given.latex else {}
-    if given.latex and "ranks" in figures:
-        latex["ranks.tex"] = partial(report.ranking.latex, chosen.name)
-    save_results(folder, figures, report.numbers(), latex, kinds, given.style)
+    figures = {chosen.figure: (report.draw, report.drawn())}
+    save_results(
+        folder, figures, report.numbers(), {"table.tex": report.latex} if given.latex else {}, kinds, given.style
+    )
     if report.numbers()["mean"].isna().all():
         fail(1, f"Every run diverged: try smaller etas, or add {DEFAULT_RULE}, which needs none.")
 
@@ -75,5 +73,5 @@ def print_report(report: "StudyReport") -> None:
     titles = report.titles()
     for problem, table in report.tables().items():
         print_wide(frame_table(table, titles[problem]))
-    for line in (*report.notes(), *report.left_out, *report.ranking.notes()):
+    for line in (*report.notes(), *report.left_out):
         print_line(line)

@@ -1,7 +1,7 @@
 """The trained model of a run: saved at the end, reported on, used to predict, exported."""
 
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -116,9 +116,9 @@ def _options(run: "RunFolder") -> dict[str, Any]:
 
 
 def _write_page(folder: Path, file: Path | None) -> None:
-    from dnasa.pages import Folders, render
+    from dnasa.pages import read, render
 
-    page = render(Folders(folder).contents()).encode()
+    page = render(read(folder)).encode()
     if file is None:
         file = folder / "report.html"
         OwnFiles(folder).save({file.name: page})
@@ -132,43 +132,6 @@ def _write_output(file: Path, content: bytes) -> None:
         write_output(file, content)
     except OSError as error:
         raise InputError(f"Cannot write {file}: {error.strerror}. Choose another file.") from error
-
-
-def watch(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run that is under way or begins later, or of several.")],
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1. Default: one that is free.", show_default=False)] = 0,
-    once: Annotated[
-        bool, typer.Option("--once", help="Print who takes part instead: sites, their states, steps and bytes.")
-    ] = False,
-) -> None:
-    """Serve the page of a run while it is under way, to browsers on this machine; Ctrl-C ends it."""
-    if once:
-        return _print_sites(folder)
-    from dnasa.pages import Server
-
-    with Server(folder, port) as server:
-        waiting = "" if server.folders.known else f" Waiting for a run in {folder}."
-        print_line(f"Open {server.url} in a browser; Ctrl-C ends it.{waiting}")
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
-
-
-def _print_sites(folder: Path) -> None:
-    import pandas as pd
-
-    from dnasa.runs.overview import read_overview
-
-    try:
-        overview = read_overview(folder)
-    except OSError as error:
-        raise InputError(f"Cannot read the events in {folder}: {error.strerror}.") from error
-    if not (found := overview.sites):
-        raise InputError(f"There are no events of sites in {folder}: give the folder of a run between processes.")
-    columns = ("state", "since", "connection", "step", "bytes")
-    rows = [{"site": name} | {column: getattr(state, column) for column in columns} for name, state in found.items()]
-    console.print(frame_table(pd.DataFrame(rows, dtype=object), f"Sites of {folder}"))
-    ended = [f"{name} ({state.state})" for name, state in found.items() if state.ended]
-    print_line(f"The run has ended at {', '.join(ended)}." if ended else f"The last event was at {overview.last}.")
 
 
 def _variant(values: dict[str, Any], looks: "Looks") -> str:

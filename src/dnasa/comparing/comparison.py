@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from dnasa.comparing import captions, drawing, latex, tables, tuning
-from dnasa.comparing.latex import Column
+from dnasa.comparing import drawing, latex, tables, tuning
 from dnasa.comparing.plots import label
-from dnasa.comparing.statistics import VARIANT, curves, differences, final, over_seeds, start
+from dnasa.comparing.statistics import VARIANT, curves, differences, final, over_seeds, with_eta
 from dnasa.comparing.tuning import Selection
 from dnasa.rules.registry import Variant
 from dnasa.runs.result import html_table
@@ -66,11 +65,7 @@ class Comparison:
     @property
     def tuned(self) -> bool:
         """Whether a stepsize was chosen among several."""
-        return bool(self._tried().max() > 1)
-
-    def _tried(self) -> pd.Series:
-        """How many stepsizes were run of each rule and schedule; 0 where it needs none."""
-        return self.history.groupby(["rule", "schedule"]).eta.nunique()
+        return bool(self.history.groupby(["rule", "schedule"]).eta.nunique().max() > 1)
 
     def _chosen(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows of the chosen variants and the reported seeds, in the order of the choice."""
@@ -141,36 +136,29 @@ class Comparison:
 
     def table(self) -> pd.DataFrame:
         """One row for each rule and schedule, as text."""
-        runs = final(self.history)
+        runs = over_seeds(final(self.history), self.metric)
         summaries = {name: self.summary(name) for name in self._metrics()}
         rows = []
         for i, row in self.choice.iterrows():
             variant = Variant(row.rule, row.schedule, None if pd.isna(row.eta) else float(row.eta))
+            same = runs[(runs.rule == row.rule) & (runs.schedule == row.schedule)]
+            chosen = tables.number(self.selection.metric, row.value, 4) + (f" ({row.edge} tried)" if row.edge else "")
             cells = {
                 "method": label(row.rule, row.schedule),
                 "stepsize": variant.formula or tuning.eta_text(row.eta),
-                f"chosen by {tables.metric_name(self.selection.metric)}": self._choice_text(row),
+                f"chosen by {tables.metric_name(self.selection.metric)}": chosen if len(same) > 1 else "not tuned",
             }
             for name, some in summaries.items():
                 cells[tables.metric_name(name)] = tables.with_spread(name, some.iloc[i])
                 if name == self.metric:
                     cells["difference to the best"] = tables.with_interval(name, some.iloc[i])
-            same = runs[(runs.rule == row.rule) & (runs.schedule == row.schedule)]
-            rows.append(cells | {"diverged at": tuning.diverged_text(over_seeds(same, self.metric))})
+            rows.append(cells | {"diverged at": tuning.diverged_text(same)})
         return pd.DataFrame(rows)
 
     def _metrics(self) -> list[str]:
         """The compared metric, and others that readers expect."""
         names = dict.fromkeys((self.metric, "test_accuracy", "test_r2", "test_loss"))
         return [name for name in names if name in self.history]
-
-    def _choice_text(self, row: Any) -> str:
-        if pd.isna(row.eta):
-            return "nothing tuned"
-        if self._tried()[row.rule, row.schedule] == 1:
-            return "one stepsize"
-        edge = f" ({row.edge} tried)" if row.edge else ""
-        return tables.number(self.selection.metric, row.value, 4) + edge
 
     def latex(self, title: str = "", name: str = "comparison") -> str:
         """The table for a paper; bold are the best and what does not differ clearly from it.
@@ -183,30 +171,19 @@ class Comparison:
             name: The table is referred to as tab:name.
         """
         methods = [(row.rule, row.schedule) for row in self.choice.itertuples()]
-        columns = [captions.method_column(methods)]
+        columns = [latex.methods(methods)]
         if self.choice.eta.notna().any():
-            edges = [bool(edge) for edge in self.choice.edge]
-            columns.append(Column(captions.ETA, latex.stepsizes(self.choice.eta.astype(float).tolist(), edges)))
-        columns += self._result_columns()
-        room = latex.most_columns()
-        comments = [*self.notes(), captions.formulas(methods)]
-        if columns[room:]:
-            comments.append(f"No room for: {'; '.join(column.title for column in columns[room:])}.")
-        caption = captions.caption(self.metric, title, len(self.selection.reported), columns[:room], self.choice)
-        return latex.table(columns[:room], caption, name, comments)
-
-    def _result_columns(self) -> list[Column]:
-        """The compared metric first, what was sent where methods differ, then differences and other metrics."""
-        columns = []
+            columns.append(
+                latex.stepsizes(self.choice.eta.astype(float).tolist(), [bool(edge) for edge in self.choice.edge])
+            )
         for metric in self._metrics():
             rows = self.summary(metric)
-            title = captions.column_title(metric, latex.unit(metric, rows))
-            columns.append(Column(title, latex.results(metric, rows)))
+            columns.append(latex.results(latex.heading(metric), metric, rows))
             if metric == self.metric:
-                columns += captions.sent_column(self.sent())
-                gaps = latex.intervals(metric, rows)
-                columns += [Column(captions.DIFFERENCE, gaps)] if gaps else []
-        return columns
+                columns += [*latex.sent(self.sent()), *latex.intervals(metric, rows)]
+        columns = columns[: latex.most_columns()]
+        caption = latex.caption(self.metric, title, len(self.selection.reported), columns, self.choice)
+        return latex.table(columns, caption, name, self.notes())
 
     # ------------------------------------------------------------ notes
 
@@ -215,38 +192,17 @@ class Comparison:
         count = len(self.selection.reported)
         where = "the test rows" if self.metric.startswith("test_") else "these runs"
         spread = f"mean ± standard deviation over {count} seeds" if count > 1 else "one seed, so without a spread"
-        if self.tuned:
-            chosen = f"Stepsizes were chosen by {self.selection}"
-        elif self.choice.eta.notna().any():
-            chosen = "The grid has one stepsize, so none was chosen"
-        else:
-            chosen = "Nothing was tuned"
+        chosen = f"Stepsizes were chosen by {self.selection}" if self.tuned else "Nothing was tuned"
         lines = [f"{chosen}; results are those on {where}, {spread}."]
         if count > 1:
             lines.append("Differences are paired by seed, with their 95 % confidence interval (t distribution).")
-        edges = [self._edge_note(row) for row in self.choice[self.choice.edge != ""].itertuples()]
-        return lines + tables.baseline(self.settings) + edges + self._still_notes()
-
-    def _still_notes(self) -> list[str]:
-        """The chosen variants whose runs did not improve on the start, where that was measured."""
-        table = tuning.against_start(self.reported(), self._chosen(start(self.history)), self.metric)
-        name = tables.metric_name(self.metric)
-        return [
-            f"{label(row.rule, row.schedule)}: the {name} at the end, {tables.number(self.metric, row.end)}, is no better "
-            f"than at the start, {tables.number(self.metric, row.start)}."
-            for row in table[table.still].rename(columns={"mean": "end"}).itertuples()
+        remedy = "give a grid around it with --etas" if self.extend else "--extend continues the grid"
+        edges = [
+            f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid, and the best "
+            f"may lie beyond: {remedy}."
+            for row in self.choice[self.choice.edge != ""].itertuples()
         ]
-
-    def _edge_note(self, row: Any) -> str:
-        where = f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid"
-        if self.extend:
-            return f"{where} after {MOST_EXTENSIONS} extensions, the limit: give a grid around it with --etas."
-        return f"{where}, and the best may lie beyond: --extend continues the grid."
-
-
-def with_eta(history: pd.DataFrame) -> pd.DataFrame:
-    """Add a column eta where no rule has one."""
-    return history if "eta" in history else history.assign(eta=float("nan"))
+        return lines + tables.baseline(self.settings) + edges
 
 
 def with_sent(history: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,6 @@ from dnasa.core import InputError
 from dnasa.files import read_bytes, read_json
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.result import is_answer, parse_rows
-from dnasa.tasks.sources import first_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,8 +20,6 @@ CONDITIONS = {  # options that are off by default
     "compress": "messages compressed by {}",
     "message_dtype": "messages in {}",
     "drop": "links fail with probability {:g}",
-    "away": "nodes unreachable for {:g} of the time",
-    "stale": "staleness up to {}",
 }
 METRICS = ("test_loss", "test_accuracy", "test_label_accuracy", "test_rmse", "test_r2")
 
@@ -51,20 +48,13 @@ def data_name(options: Mapping[str, Any]) -> str:
 
 def experiment(options: Mapping[str, Any], graph: str, rounds: int) -> str:
     """What defines a run besides its rules and seeds, for titles and captions."""
-    partition, every = _partition(options), options.get("every", 1)
-    where = f"{data_name(options)}, {partition}" if partition else data_name(options)
+    divided = not options.get("problem") and not options.get("shard_dir") and options["partition"] != "iid"
+    where = f"{data_name(options)}, {options['partition']}" if divided else data_name(options)
+    every = options.get("every", 1)
     exchanges = f"{rounds} mixing round{'s' if rounds > 1 else ''} per exchange" + f" every {every} steps" * (every > 1)
     conditions = [text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)]
-    if partition and options["seeds"] > 1 and options.get("partition_seed") is not None:
-        conditions.insert(0, "one partition for all seeds")
     parts = [f"{options['nodes']} nodes", graph, f"{options['steps']:,} steps", exchanges, *conditions]
     return f"{where}: {', '.join(parts)}"
-
-
-def _partition(options: Mapping[str, Any]) -> str:
-    """How rows were divided; empty where it goes without saying."""
-    divided = not options.get("problem") and not options.get("shard_dir") and options["partition"] != "iid"
-    return options["partition"] if divided else ""
 
 
 def _row(path: Path) -> dict[str, Any]:
@@ -88,36 +78,21 @@ def _row(path: Path) -> dict[str, Any]:
 
 
 def as_words(value: Any) -> Any:
-    """Lists as words with commas, and dictionaries likewise."""
+    """Lists as words with commas, and dictionaries with semicolons."""
     if isinstance(value, dict):
-        return "; ".join(f"{name}: {as_words(part)}" for name, part in value.items())
+        return "; ".join(f"{name}: {part}" for name, part in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else value
-
-
-def changed(name: str, before: list[Any], now: list[Any]) -> str:
-    """Which entries a list has that a run was not made with, or the other way round."""
-    parts = {
-        "now added": [str(entry) for entry in now if entry not in before],
-        "now removed": [str(entry) for entry in before if entry not in now],
-    }
-    words = [f"{how}: {first_of(entries)}" for how, entries in parts.items() if entries]
-    return f"other {name} ({'; '.join(words) or 'in another order'})"
 
 
 def _last_row(path: Path) -> dict[str, Any]:
     """The mean over the seeds of the answers, with their steps; of several methods or stepsizes, only the last step."""
     rows = parse_rows(read_bytes(path).decode()) if path.exists() else []
-    if not rows:
-        return {}
     answers = list({row.get("run"): row for row in rows if is_answer(row)}.values())
     if len({tuple(row.get(name) for name in ("rule", "schedule", "eta")) for row in answers}) != 1:
-        return {"step": rows[-1].get("step")}
-    means: dict[str, Any] = {"step": ", ".join(dict.fromkeys(str(row.get("step")) for row in answers))}
-    for name in METRICS:
-        values = [value for row in answers if isinstance(value := row.get(name), float) and isfinite(value)]
-        if len(values) == len(answers):
-            means[name] = mean(values)
-    return means
+        return {"step": rows[-1].get("step")} if rows else {}
+    means = {name: [float(row.get(name, "nan")) for row in answers] for name in METRICS}
+    known = {name: mean(values) for name, values in means.items() if all(map(isfinite, values))}
+    return {"step": ", ".join(dict.fromkeys(str(row.get("step")) for row in answers))} | known
 
 
 def _text(value: Any) -> str:

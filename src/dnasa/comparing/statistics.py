@@ -12,10 +12,10 @@ from scipy.special import stdtrit
 from dnasa.problems.metrics import larger_is_better
 from dnasa.runs.result import answered
 
-__all__ = ["curves", "differences", "final", "labelled", "over_seeds", "start", "with_the_best"]
+__all__ = ["curves", "differences", "final", "labelled", "over_seeds", "with_the_best"]
 
 WINDOW = 0.05  # of a run's evaluations, in a running mean: a wider one moves the kinks of a curve
-ENOUGH = 20  # evaluations; from here on, a running mean is over at least three of them
+FEW = 20  # evaluations, below which there is no running mean
 POINTS = 100  # of a smoothed curve
 VARIANT = ("rule", "schedule", "eta")  # what distinguishes the lines of a comparison
 
@@ -26,15 +26,14 @@ def labelled(history: pd.DataFrame) -> pd.DataFrame:
     return history.assign(**missing, diverged=history.consensus.isna() if "consensus" in history else False)
 
 
+def with_eta(history: pd.DataFrame) -> pd.DataFrame:
+    """Add a column eta where no rule has one."""
+    return history if "eta" in history else history.assign(eta=np.nan)
+
+
 def final(history: pd.DataFrame) -> pd.DataFrame:
     """The evaluation of every run's answer: the last, or with early stopping the best."""
     return labelled(answered(history)).drop_duplicates([*VARIANT, "seed"], keep="last").reset_index(drop=True)
-
-
-def start(history: pd.DataFrame) -> pd.DataFrame:
-    """The evaluation of every run before its first step; empty where there was none."""
-    rows = labelled(history)
-    return rows[rows.step == 0].drop_duplicates([*VARIANT, "seed"], keep="last").reset_index(drop=True)
 
 
 def over_seeds(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT) -> pd.DataFrame:
@@ -55,59 +54,36 @@ def curves(
 ) -> pd.DataFrame:
     """`over_seeds` at every evaluation of every variant, with the mean of column `x` as `x`.
 
-    `low` and `high` contain at least 80 % of the seeds: all of them up to ten. A smoothed curve is made of each
-    run's running mean and has at most 100 points.
+    A smoothed curve is made of each run's running mean and has at most 100 points.
     """
     rows = labelled(history).drop_duplicates([*keys, "seed", "step"], keep="last").reset_index(drop=True)
     if smooth:
-        rows = _thinned(_smoothed(rows, metric, [*keys, "seed"]))
-    places = [*keys, "step"]
-    table = over_seeds(rows, metric, places)
-    values = rows[metric].astype(float).groupby([rows[key] for key in places], sort=False, dropna=False)
-    known = table["mean"].notna()
-    low, high = values.quantile(0.1, interpolation="lower"), values.quantile(0.9, interpolation="higher")
-    table = table.assign(low=low.to_numpy(), high=high.to_numpy())
-    table[["low", "high"]] = table[["low", "high"]].where(known)
-    place = rows.groupby(places, sort=False, dropna=False)[x].mean() if x != "step" else None
-    return table.assign(x=table.step if place is None else place.to_numpy())
-
-
-def _smoothed(rows: pd.DataFrame, metric: str, run: Sequence[str]) -> pd.DataFrame:
-    """The running mean of a metric, of each run by itself, up to where it diverged."""
-
-    def of_run(values: pd.Series) -> np.ndarray:
-        numbers = values.to_numpy(float)
-        lost = np.flatnonzero(~np.isfinite(numbers))
-        end = lost[0] if len(lost) else len(numbers)
-        return np.concatenate([running_mean(numbers[:end]), numbers[end:]])
-
-    ordered = rows.sort_values("step", kind="stable")
-    return rows.assign(**{metric: ordered.groupby(list(run), sort=False, dropna=False)[metric].transform(of_run)})
+        runs = rows.sort_values("step", kind="stable").groupby([*keys, "seed"], sort=False, dropna=False)
+        rows = _thinned(rows.assign(**{metric: runs[metric].transform(running_mean)}))
+    table = over_seeds(rows, metric, [*keys, "step"])
+    places = rows.groupby([*keys, "step"], sort=False, dropna=False)[x].mean() if x != "step" else table.step
+    return table.assign(x=places.to_numpy())
 
 
 def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
     """At most 100 of the steps, the first and the last among them."""
     steps = np.sort(rows.step.unique())
-    if len(steps) <= POINTS:
-        return rows
-    kept = steps[np.linspace(0, len(steps) - 1, POINTS).round().astype(int)]
-    return rows[rows.step.isin(kept)]
+    places = np.linspace(0, len(steps) - 1, min(POINTS, len(steps))).round().astype(int)
+    return rows[rows.step.isin(steps[places])]
 
 
-def running_mean(values: np.ndarray) -> np.ndarray:
+def running_mean(values: pd.Series) -> pd.Series:
     """The mean of the evaluations around each one, 5 % of all and at least three; geometric where they are positive.
 
-    Fewer than 20 evaluations stay as they are. The window shrinks towards both ends, so a curve begins and ends with the
-    values that tables show.
+    Where the window is not full, at both ends and where a run diverged, and in short runs, values stay as they are.
     """
-    count, positive = len(values), bool((values > 0).all())
-    place = np.arange(count)
-    widest = max(int(WINDOW * count / 2), int(count >= ENOUGH))
-    half = np.minimum(np.minimum(place, count - 1 - place), widest)
+    numbers = values.astype(float)
+    if len(numbers) < FEW:
+        return numbers
+    positive, window = not (numbers <= 0).any(), max(3, int(WINDOW * len(numbers)) | 1)
     with np.errstate(all="ignore"):
-        sums = np.concatenate([[0.0], np.cumsum(np.log(values) if positive else values)])
-        means = (sums[place + half + 1] - sums[place - half]) / (2 * half + 1)
-        return np.where(half == 0, values, np.exp(means) if positive else means)
+        means = (np.log(numbers) if positive else numbers).rolling(window, center=True).mean()
+    return (np.exp(means) if positive else means).fillna(numbers)
 
 
 def differences(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT, level: float = 0.95) -> pd.DataFrame:

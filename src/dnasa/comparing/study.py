@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import networks, topology
 from dnasa.comparing.comparison import Comparison
-from dnasa.comparing.grid import check_metric, compare, new_rules, schedule_of
+from dnasa.comparing.grid import check_metric, compare, schedule_of
 from dnasa.comparing.plots import title
-from dnasa.comparing.run_table import changed
 from dnasa.comparing.statistics import final
 from dnasa.comparing.study_file import Cell, Study
 from dnasa.core import InputError, Interrupted, Network
-from dnasa.files import fits
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, variants
 from dnasa.runs.folder import RunFolder
@@ -45,7 +43,7 @@ def check(study: Study, out: Path) -> None:
     """Make the problem and graph of every cell that is not complete, so that mistakes show before anything is run."""
     seen = set()
     for cell in study.cells:
-        if is_complete(cell, out / cell.folder):
+        if (out / cell.folder / SUMMARY).exists():
             continue
         try:
             problem, network, rules, *_ = prepare(study, cell)
@@ -54,11 +52,6 @@ def check(study: Study, out: Path) -> None:
         except InputError as error:
             raise InputError(f"{study.name}, {cell.title}: {error}") from error
         seen.add(cell.problem)
-
-
-def is_complete(cell: Cell, path: Path) -> bool:
-    """Whether all its rules have been run, or left out."""
-    return (path / SUMMARY).exists() and not new_rules(RunFolder(path, resume=True).config, cell.settings["rules"])
 
 
 def prepare(study: Study, cell: Cell) -> Prepared:
@@ -107,7 +100,7 @@ def run(
     results: list[tuple[Cell, Comparison]] = []
     notes: dict[str, None] = {}
     for number, (cell, folder) in enumerate(zip(study.cells, folders, strict=True), start=1):
-        began, complete = time.perf_counter(), is_complete(cell, folder.path)
+        began, complete = time.perf_counter(), (folder.path / SUMMARY).exists()
         if progress == "json":
             print(json.dumps({"cell": cell.folder}), flush=True)
         prepared = prepare(study, cell)
@@ -121,37 +114,20 @@ def run(
 
 
 def cell_folder(cell: Cell, out: Path) -> RunFolder:
-    """Its folder in `out`, to be continued if it has been begun with the same settings.
-
-    A complete cell may also get further rules, and be extended.
-    """
+    """Its folder in `out`, to be continued if it has been begun with the same settings."""
     path, settings = OwnFiles(out).inside(f"{cell.folder}/config.json").parent, stored(cell)
     if not (path / "config.json").exists():
         return RunFolder(path, {"command": "study", "options": settings})
     folder = RunFolder(path, resume=True)
-    saved: Any = folder.config.get("options")
-    if (path / SUMMARY).exists() and fits(saved, {"rules": [str], "etas": dict}):
-        grids = {rule: saved["etas"].get(rule, grid) for rule, grid in settings["etas"].items()}
-        extend = bool(saved.get("extend")) or settings["extend"]
-        saved = saved | {"rules": settings["rules"], "extend": extend, "etas": grids}
+    saved = folder.config.get("options")
     for key, value in settings.items():
         before = saved.get(key) if isinstance(saved, dict) else None
         if before != value:
             raise InputError(
-                f"{path} was run with {_difference(key, before, value)}: delete this folder to run it again, or choose "
-                "another --out."
+                f"{path} was run with {key} = {before!s:.100}, not {value!s:.100}: delete this folder to run it again, or "
+                "choose another --out."
             )
     return folder
-
-
-def _difference(key: str, before: Any, now: Any) -> str:
-    """How a setting of a cell has changed, in words."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        part = next(name for name in now | before if before.get(name) != now.get(name))
-        return _difference(f"{key} of {part}", before.get(part, []), now.get(part, []))
-    if isinstance(before, list) and isinstance(now, list):
-        return changed(key, before, now)
-    return f"{key} = {before!s:.100}, not {now!s:.100}"
 
 
 def stored(cell: Cell) -> dict[str, Any]:
@@ -185,11 +161,5 @@ def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, pr
     except Interrupted as error:
         what = str(error).partition(";")[0]
         raise Interrupted(f"{what} of {cell.title}; the same command continues there.") from error
-    if folder.resume:
-        before, now = folder.config["options"], stored(cell)
-        rules = list(dict.fromkeys([*before["rules"], *now["rules"]]))
-        added = {"rules": rules, "etas": before["etas"] | now["etas"], "extend": before["extend"] or now["extend"]}
-        folder.config["options"] = before | added
-        folder.write_config()
     folder.own.write(SUMMARY, comparison.summary().to_csv(index=False).encode())
     return comparison

@@ -15,18 +15,20 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from dnasa import topology
 from dnasa.channels import compression
-from dnasa.comparing.comparison import AXES
 from dnasa.core import InputError
 from dnasa.data.partitions import full_name
 from dnasa.files import read_toml
 from dnasa.rules.registry import COMPARED, example
-from dnasa.tasks.sources import OF_FILES, PROBLEMS
+from dnasa.tasks.sources import PROBLEMS
 
 COPY = "study.toml"  # of the file, in the study's folder
 DEFAULT = "default"  # in a table of stepsizes: those of the rules that it does not name
 LONGEST = 100  # names, and lists of a factor
 # without effect on synthetic problems
-OF_DATA = ("partitions", "partition_seed", "model", "loss_scale", "weights_by", "class_weight", *OF_FILES)
+OF_DATA = (
+    *("partitions", "partition_seed", "model", "loss_scale", "weights_by", "class_weight"),
+    *("target", "columns", "drop_columns", "id_column", "task"),
+)
 
 
 def _check(fits: Callable[[Any], bool], words: str) -> AfterValidator:
@@ -40,10 +42,6 @@ def _check(fits: Callable[[Any], bool], words: str) -> AfterValidator:
     return AfterValidator(checked)
 
 
-def _is_positive(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value < float("inf")
-
-
 DIFFERENT = _check(lambda values: len(set(values)) == len(values), "must not repeat a value")
 Whole = Annotated[int, Field(ge=1, lt=2**31)]
 FromZero = Annotated[int, Field(ge=0, lt=2**31)]
@@ -53,9 +51,6 @@ Texts = Annotated[list[Text], Field(min_length=1, max_length=LONGEST), DIFFERENT
 Grid = Annotated[list[Positive], Field(min_length=1, max_length=LONGEST), DIFFERENT]
 Rounds = Annotated[
     Any, _check(lambda value: value == "exact" or type(value) is int, "must be a whole number or 'exact'")
-]
-Scale = Annotated[
-    Any, _check(lambda value: value == "1/n" or _is_positive(value), "must be a positive number or '1/n'")
 ]
 Name = Annotated[str, _check(re.compile(r"[\w-]{1,100}").fullmatch, "must be letters, digits, - and _")]
 Grids = Annotated[dict[str, Grid], BeforeValidator(lambda etas: {DEFAULT: etas} if isinstance(etas, list) else etas)]
@@ -90,11 +85,8 @@ class Settings(BaseModel):
     columns: Text | None = None
     drop_columns: Text | None = None
     id_column: Text | None = None
-    separator: Text | None = None
-    no_header: bool | None = None
     task: Text | None = None
-    no_standardise: bool | None = None
-    loss_scale: Scale = 1
+    loss_scale: Positive | Literal["1/n"] = 1.0
     dtype: Text | None = None
     checkpoint_every: Whole | None = None
 
@@ -134,11 +126,6 @@ class Study(NamedTuple):
     x: str = "steps"
     quick: bool = False
     device: str = "cpu"
-
-    @property
-    def column(self) -> str:
-        """What curves are drawn against, as a column of their frame."""
-        return AXES[self.x]
 
 
 def source_name(problem: str) -> str:

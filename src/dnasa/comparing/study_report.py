@@ -1,22 +1,19 @@
 """What a study ends in: one figure with a panel for each cell, one table, and the numbers of both."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from dnasa.comparing import captions, drawing, latex, rank_drawing, tables
-from dnasa.comparing.comparison import Comparison
-from dnasa.comparing.plots import label, panels
-from dnasa.comparing.ranking import Ranking, costs
+from dnasa.comparing import drawing, latex, tables
+from dnasa.comparing.comparison import AXES, Comparison
+from dnasa.comparing.plots import label, panel_list
 from dnasa.comparing.statistics import VARIANT, with_the_best
 from dnasa.comparing.study_file import Cell, Study, source_name
-from dnasa.comparing.style import current
-from dnasa.problems.metrics import in_percent
+from dnasa.problems.metrics import larger_is_better
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,10 +41,11 @@ class StudyReport:
     # ------------------------------------------------------------ numbers
 
     def numbers(self) -> pd.DataFrame:
-        """For each cell and rule: the chosen stepsize, its results, and the paired difference to the best of the cell."""
+        """For each cell and rule: the chosen stepsize, its results, its difference to the best of the cell, and its rank."""
         parts = []
         for cell, comparison in self.cells:
             rows = comparison.summary().merge(comparison.choice[[*VARIANT, "edge"]], on=list(VARIANT), how="left")
+            rows["rank"] = rows["mean"].rank(ascending=not larger_is_better(comparison.metric), na_option="bottom")
             parts.append(_of_cell(cell, rows.assign(metric=comparison.metric, chosen_by=comparison.selection.metric)))
         return pd.concat(parts, ignore_index=True)
 
@@ -67,11 +65,10 @@ class StudyReport:
     def titles(self) -> dict[str, str]:
         """The title of each part of the table: what was run and measured."""
         out = {}
-        for problem, cells in self._problems():
-            cell, comparison = cells[0]
+        for problem, ((cell, comparison), *_) in self._problems():
             seeds = cell.settings["seeds"]
-            runs = f"{seeds} seed{'s' if seeds > 1 else ''}"
-            out[problem] = f"{captions.metric_title(comparison.metric)} on {self._what(cell)}, {runs}"
+            metric = latex.metric_title(comparison.metric)
+            out[problem] = f"{metric} on {self._what(cell)}, {seeds} seed{'s' if seeds > 1 else ''}"
         return out
 
     def _what(self, cell: Cell) -> str:
@@ -89,63 +86,26 @@ class StudyReport:
 
     def _latex(self, cells: Cells) -> Iterator[str]:
         (cell, comparison), methods = cells[0], _methods(cells)
-        names, columns, sent = (
-            captions.method_column(methods),
-            _latex_columns(cells, methods),
-            _sent_column(cells, methods),
-        )
-        room = latex.most_columns() - 1
+        columns, room = [_latex_column(*each, methods) for each in cells], latex.most_columns() - 1
         parts = [columns[i : i + room] for i in range(0, len(columns), room)]
         choice = pd.concat([each.choice for _, each in cells])
         for number, part in enumerate(parts, start=1):
-            whole = [names, *part, *(sent if len(part) < room else [])]
-            caption = captions.caption(comparison.metric, self._what(cell), cell.settings["seeds"], whole, choice)
+            whole = [latex.methods(methods), *part]
+            caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], whole, choice)
             name = f"{self.study.name}-{source_name(cell.problem)}" + f"-{number}" * (len(parts) > 1)
-            yield latex.table(whole, caption, name, [*self.notes(cell.problem), captions.formulas(methods)])
+            yield latex.table(whole, caption, name, [_chosen_by(cells)])
 
-    def notes(self, problem: str | None = None) -> list[str]:
-        """How stepsizes were chosen, and what the marks of the table mean: of one problem, or of all."""
-        cells = [(cell, comparison) for cell, comparison in self.cells if problem in (None, cell.problem)]
-        chosen = dict.fromkeys(str(comparison.selection) for _, comparison in cells if comparison.tuned)
-        lines = [f"Stepsizes were chosen by {' or '.join(chosen)}."] if chosen else ["Nothing was tuned."]
-        parts = [table for name, table in self.tables().items() if problem in (None, name)]
-        shown = " ".join(text for table in parts for text in table.iloc[:, 1:].to_numpy().ravel())
+    def notes(self) -> list[str]:
+        """How stepsizes were chosen, what the marks of the table mean, and average ranks over several cells."""
+        shown = " ".join(text for table in self.tables().values() for text in table.iloc[:, 1:].to_numpy().ravel())
         used = [f"{mark} {meaning}" for mark, meaning in KEY.items() if f" {mark}" in shown]
-        return lines + ([f"Marks: {'; '.join(used)}."] if used and problem is None else [])
-
-    # ------------------------------------------------------------ ranks
-
-    @cached_property
-    def ranking(self) -> Ranking:
-        """The methods over all cells."""
-        names = self._names()
-        by_cell = {}
-        for cell, comparison in self.cells:
-            rows = comparison.summary()
-            own = [names[str(row.rule), str(row.schedule)] for row in rows.itertuples()]
-            by_cell[cell.title] = costs(comparison.metric, rows["mean"].set_axis(own))
-        return Ranking.of(by_cell)
-
-    def _names(self) -> dict[tuple[str, str], str]:
-        """The name of every rule and schedule of the study."""
-        methods = list(dict.fromkeys(method for _, cells in self._problems() for method in _methods(cells)))
-        return dict(zip(methods, captions.method_names(methods), strict=True))
-
-    def rank_figures(self) -> "dict[str, tuple[Callable[[], Figure], pd.DataFrame]]":
-        """The figures of the ranking and their numbers; none where the study is too small."""
-        if self.ranking.reason_to_leave_out:
-            return {}
-        profiles = self.ranking.profiles()
-        rules = {name: rule for (rule, _), name in self._names().items() if name in self.ranking.table}
-
-        def draw_ranks() -> "Figure":
-            return self._noted(rank_drawing.figure_of_ranks(self.ranking))
-
-        def draw_profiles() -> "Figure":
-            return self._noted(rank_drawing.figure_of_profiles(profiles, list(rules), list(rules.values())))
-
-        ranks = {"ranks": (draw_ranks, self.ranking.ranks())}
-        return ranks | ({"profiles": (draw_profiles, profiles)} if len(profiles) else {})
+        ranks = self.numbers().groupby(["rule", "schedule"])["rank"].agg(["mean", "count"])
+        ranks = ranks[ranks["count"] == len(self.cells)]["mean"].sort_values()
+        lines = [_chosen_by(self.cells), *([f"Marks: {'; '.join(used)}."] if used else [])]
+        if len(self.cells) > 1 and len(ranks) > 1:
+            average = ", ".join(f"{label(*method)} {rank:.2f}" for method, rank in ranks.items())
+            lines.append(f"Average ranks over {len(self.cells)} cells: {average}.")
+        return lines
 
     # ------------------------------------------------------------ figure
 
@@ -153,21 +113,20 @@ class StudyReport:
         """A panel for each cell; with several graphs, they are the columns. A single cell is drawn as by `compare`."""
         if len(self.cells) == 1 and self.study.figure == "curves":
             return self._noted(self.cells[0][1].draw_curves())
-        count = len(self.cells)
-        columns = _across(count, len({cell.graph for cell, _ in self.cells}))
-        figure, axes = panels(columns, ceil(count / columns), height=3.4)
+        count, graphs = len(self.cells), len({cell.graph for cell, _ in self.cells})
+        figure, axes = panel_list(count, graphs if 1 < graphs < count and count % graphs == 0 else ceil(sqrt(count)))
         line_styles = drawing.line_styles(pd.DataFrame(_methods(self.cells), columns=drawing.LINE))
         notes: dict[str, None] = {}
-        for axis, (_, comparison) in zip(axes.flat, self.cells, strict=False):
+        for axis, (_, comparison) in zip(axes, self.cells, strict=True):
             table = self._panel(comparison)
             if self.study.figure == "curves":
                 rows = table.assign(eta=np.nan)
-                drawing.draw_curves(axis, rows, self.study.column, comparison.metric, line_styles, bars=True)
+                drawing.draw_curves(axis, rows, AXES[self.study.x], comparison.metric, line_styles)
                 notes[drawing.spread_note(table)] = None
             else:
-                drawing.draw_stepsizes(axis, table, comparison.metric, given=line_styles)
+                drawing.draw_stepsizes(axis, table, comparison.metric, fixed=line_styles)
         titles = [cell.title.replace("_", "\N{NO-BREAK SPACE}") for cell, _ in self.cells]
-        drawing.finish_panels(figure, axes, titles, "; ".join(notes))
+        drawing.finish_panels(figure, axes, titles, "; ".join(filter(None, notes)))
         return self._noted(figure)
 
     def _noted(self, figure: "Figure") -> "Figure":
@@ -176,12 +135,9 @@ class StudyReport:
         return figure
 
 
-def _across(count: int, graphs: int) -> int:
-    """How many panels lie next to each other: one for each graph, and on a printed page twice as many where they fit."""
-    columns = graphs if 1 < graphs < count and count % graphs == 0 else ceil(sqrt(count))
-    twice = 2 * columns
-    fits = current().printed and current().columns(twice) == twice < count and count % twice == 0
-    return current().columns(twice if fits else columns)
+def _chosen_by(cells: Cells) -> str:
+    chosen = dict.fromkeys(str(comparison.selection) for _, comparison in cells if comparison.tuned)
+    return f"Stepsizes were chosen by {' or '.join(chosen)}." if chosen else "Nothing was tuned."
 
 
 def _table(cells: Cells) -> pd.DataFrame:
@@ -213,24 +169,13 @@ def _methods(cells: Cells) -> list[tuple[str, str]]:
     return list(dict.fromkeys((str(row.rule), str(row.schedule)) for row in lines.itertuples()))
 
 
-def _latex_columns(cells: Cells, methods: list[tuple[str, str]]) -> list[latex.Column]:
-    """A column for each cell: its graph below its partition. The caption has the metric; the title has a power of ten."""
-    columns = []
-    for cell, comparison in cells:
-        metric, rows = comparison.metric, comparison.summary().assign(edge=comparison.choice.edge)
-        rows = rows.set_index(["rule", "schedule"]).reindex(pd.MultiIndex.from_tuples(methods))
-        unit, edges = latex.unit(metric, rows), [bool(edge) for edge in rows.edge.fillna("")]
-        title = latex.text(cell.graph.replace("_", " ")) + (f" ({unit})" if unit and not in_percent(metric) else "")
-        group = latex.text((cell.partition or "").replace("_", " "))
-        columns.append(latex.Column(title, latex.results(metric, rows, edges), group=group))
-    return columns
-
-
-def _sent_column(cells: Cells, methods: list[tuple[str, str]]) -> list[latex.Column]:
-    """What a node sends, where it depends on the method alone."""
-    sent = pd.DataFrame({cell.title: comparison.sent() for cell, comparison in cells}).reindex(methods)
-    same = sent.max(axis=1) < 1.001 * sent.min(axis=1)
-    return captions.sent_column(sent.max(axis=1)) if same.all() else []
+def _latex_column(cell: Cell, comparison: Comparison, methods: list[tuple[str, str]]) -> latex.Column:
+    """The results of a cell: its graph below its partition. The caption has the metric."""
+    rows = comparison.summary().assign(edge=comparison.choice.edge)
+    rows = rows.set_index(["rule", "schedule"]).reindex(pd.MultiIndex.from_tuples(methods))
+    edges = [bool(edge) for edge in rows.edge.fillna("")]
+    title, group = (latex.text((words or "").replace("_", " ")) for words in (cell.graph, cell.partition))
+    return latex.results(title, comparison.metric, rows, edges, group)
 
 
 def _of_cell(cell: Cell, rows: pd.DataFrame) -> pd.DataFrame:

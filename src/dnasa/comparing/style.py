@@ -1,13 +1,13 @@
 """How figures look: on a screen, or printed in a paper.
 
-Every figure takes its size, fonts, colours and file settings from the style that `context` has set.
+Every figure takes its size and looks from the style that `context` has set; `.mplstyle` files have the settings of matplotlib.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from shutil import which
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dnasa.core import InputError
@@ -21,54 +21,8 @@ NARROWEST, WIDEST = 2.0, 20.0
 TALLEST, PROPORTION = 3.0, 0.585  # a row of panels: in inches, and as a part of the figure's width
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
 MARKERS = "osD^vP*<>hpd"
-ACCENT = "#0072b2"
-# Okabe and Ito's colours for the colour-blind without yellow, too light on white. The first four also differ in grey.
-OKABE_ITO = ("#000000", ACCENT, "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
-LATEX = ("pdflatex", "xelatex", "lualatex")
-
-SCREEN: dict[str, Any] = {
-    "figure.dpi": 120,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.formatter.use_mathtext": True,
-    "font.size": 10,
-    "axes.titlesize": 10,
-    "legend.fontsize": 9,
-    "pdf.fonttype": 42,  # fonts are embedded: they look the same everywhere
-    "ps.fonttype": 42,
-    "svg.fonttype": "path",
-    "pgf.rcfonts": False,  # those of the document
-}
-PAPER: dict[str, Any] = SCREEN | {
-    "figure.dpi": 300,
-    "figure.titlesize": 8,
-    "font.family": "STIXGeneral",
-    "mathtext.fontset": "stix",
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "legend.fontsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.linewidth": 0.6,
-    "axes.titlepad": 3,
-    "axes.labelpad": 2,
-    "grid.linewidth": 0.4,
-    "lines.linewidth": 1.2,
-    **{f"{axis}tick.{kind}.width": 0.6 for axis in "xy" for kind in ("major", "minor")},
-    **{f"{axis}tick.major.size": 2.5 for axis in "xy"},
-    **{f"{axis}tick.minor.size": 1.5 for axis in "xy"},
-    **{f"{axis}tick.major.pad": 2 for axis in "xy"},
-    "figure.constrained_layout.h_pad": 0.02,
-    "figure.constrained_layout.w_pad": 0.02,
-    "figure.constrained_layout.wspace": 0.05,  # numbers at the ends of neighbouring axes need it
-    "legend.frameon": False,
-    "legend.handlelength": 2.8,
-    "legend.columnspacing": 1.2,
-    "legend.borderaxespad": 0.2,
-    "svg.fonttype": "none",  # letters remain text
-}
+# Okabe and Ito's colors for the color-blind without yellow, too light on white. The first four also differ in grey.
+OKABE_ITO = ("#000000", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 
 
 @dataclass(frozen=True)
@@ -76,14 +30,16 @@ class Style:
     """A look of figures.
 
     Attributes:
-        settings: Those of matplotlib.
+        sheets: The `.mplstyle` files of its settings, later ones replacing earlier ones.
+        font: The size of titles and legends, in points.
         width: The width of a whole figure in inches; None: as its panels ask for.
-        palette: The colours of lines by their place; empty: each rule has its own.
+        palette: The colors of lines by their place; empty: each rule has its own.
         marked: How many points of a line have a marker.
         marker: Their size, in points.
     """
 
-    settings: Mapping[str, Any] = field(default_factory=lambda: SCREEN)
+    sheets: tuple[str, ...] = ("screen",)
+    font: float = 9.5
     width: float | None = None
     palette: tuple[str, ...] = ()
     marked: int = 8
@@ -94,14 +50,10 @@ class Style:
         return self.width is not None
 
     def applied(self) -> AbstractContextManager[None]:
-        """Its settings are those of matplotlib meanwhile."""
-        import matplotlib
-        from cycler import cycler
+        """A context in which its settings are those of matplotlib."""
+        import matplotlib.style
 
-        settings: Any = dict(self.settings)
-        if self.palette:
-            settings["axes.prop_cycle"] = cycler(color=self.palette)
-        return matplotlib.rc_context(settings)
+        return matplotlib.style.context([str(Path(__file__).with_name(f"{sheet}.mplstyle")) for sheet in self.sheets])
 
     def columns(self, wanted: int) -> int:
         """How many panels fit next to each other: in print, each is at least 1.6 inches wide."""
@@ -151,29 +103,13 @@ def parse(name: str) -> Style:
     kind, colon, width = name.partition(":")
     if name == "screen":
         return Style()
-    if kind != "paper":
-        raise InputError(
-            f"Unknown style '{name:.40}'. Choose from: screen, paper, or paper with a width: paper:6.75 (inches), paper:487pt."
-        )
     try:
-        inches = _inches(width) if colon else COLUMN
+        inches = float(width.removesuffix("pt")) / (POINTS if width.endswith("pt") else 1) if colon else COLUMN
     except ValueError:
         inches = 0.0
-    if not NARROWEST <= inches <= WIDEST:
+    if kind != "paper" or not NARROWEST <= inches <= WIDEST:
         raise InputError(
-            f"A paper is {NARROWEST:g} to {WIDEST:g} inches wide, as in paper:6.75 or paper:487pt; not '{width:.40}'."
+            f"Unknown style '{name:.40}'. Choose from: screen, paper, or paper with a width of {NARROWEST:g} to {WIDEST:g} "
+            "inches: paper:6.75, paper:487pt."
         )
-    return Style(PAPER, inches, OKABE_ITO, marked=4, marker=3)
-
-
-def _inches(width: str) -> float:
-    number = width.removesuffix("pt")
-    return float(number) if number == width else float(number) / POINTS
-
-
-def latex_program() -> str:
-    """The LaTeX that measures the text of a .pgf file."""
-    for name in LATEX:
-        if which(name):
-            return name
-    raise InputError(f"A .pgf figure needs LaTeX ({', '.join(LATEX)}): install TeX Live, or choose pdf.")
+    return Style(("screen", "paper"), 8, inches, OKABE_ITO, marked=4, marker=3)

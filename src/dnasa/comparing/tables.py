@@ -41,20 +41,10 @@ def with_spread(metric: str, row: Any) -> str:
         return f"diverged ({row.diverged:.0f} of {row.runs:.0f})"
     if isnan(mean):
         return "-"
-    if abs(spread) <= ROUNDING * abs(mean):
-        spread = 0.0
-    digits = _digits(mean, spread)
-    if percent:
-        digits = min(6, max(2, digits - 1))
-    form = f".{max(0, digits)}f" if -2 <= digits <= 6 and abs(mean) < 1e6 else ".3g"
-    behind = "" if isnan(spread) else f" ± {spread:{form}}" if spread else " ± 0"
-    return f"{mean:{form}}{behind}" + " %" * percent
-
-
-def _digits(mean: float, spread: float) -> int:
-    """Decimals with which the spread has two digits, or the mean four where there is no spread."""
-    size = spread if 0 < spread < inf else abs(mean) / 100
-    return 1 - floor(log10(size)) if 0 < size < inf else 2
+    size = spread if spread > ROUNDING * abs(mean) else abs(mean) / 100  # two digits of the spread, or four of the mean
+    digits = 1 - floor(log10(size)) if 0 < size < inf else 2
+    form = ".2f" if percent else f".{max(0, digits)}f" if -2 <= digits <= 6 else ".3g"
+    return f"{mean:{form}}" + ("" if isnan(spread) else f" ± {spread:{form}}") + " %" * percent
 
 
 def with_interval(metric: str, row: Any) -> str:

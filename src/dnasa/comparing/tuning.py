@@ -7,15 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from dnasa.comparing.statistics import VARIANT, final, over_seeds
+from dnasa.comparing.statistics import over_seeds
 from dnasa.comparing.tables import metric_name
 from dnasa.data.validation import validation_name
 from dnasa.problems.metrics import larger_is_better
 from dnasa.rules.registry import Variant
 
 LINE = ["rule", "schedule"]  # what has a stepsize of its own
-STILL = 1e-3  # of the value at the start: a run that improves by less stands still
-OBJECTIVES = ("train_loss", "test_loss")
 
 
 class Selection(NamedTuple):
@@ -42,12 +40,9 @@ def select(metrics: Sequence[str], metric: str, seeds: Sequence[int], others: Se
     return Selection(itself, tuple(others) or reported, reported)
 
 
-def grid(history: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The final metric of every rule and stepsize over the seeds; `value` is the mean, the worst where a run diverged."""
-    return valued(over_seeds(final(history), metric), metric)
-
-
-def valued(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+def grid(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The metric of every rule and stepsize over the seeds; `value` is the mean, the worst where a run diverged."""
+    table = over_seeds(runs, metric)
     return table.assign(value=table["mean"].fillna(-np.inf if larger_is_better(metric) else np.inf))
 
 
@@ -58,41 +53,19 @@ def best(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     return table.loc[rows].set_index("rule")
 
 
-def against_start(runs: pd.DataFrame, first: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """`over_seeds`, with the mean at the start, not a number where it was not measured, and whether the end is no better."""
-    begin = over_seeds(first, metric)[[*VARIANT, "mean"]].rename(columns={"mean": "start"})
-    table = over_seeds(runs, metric).merge(begin, on=list(VARIANT), how="left")
-    gain = (table["mean"] - table.start) * (1 if larger_is_better(metric) else -1)
-    return table.assign(still=gain <= STILL * table.start.abs())
-
-
-def chosen(runs: pd.DataFrame, selection: Selection, first: pd.DataFrame | None = None) -> pd.DataFrame:
+def chosen(runs: pd.DataFrame, selection: Selection) -> pd.DataFrame:
     """For each rule and schedule the stepsize with the best mean, what it was chosen by, and at which edge of its grid it is.
 
     `edge` is empty inside the grid, for a single stepsize, and for rules that need none. If every stepsize diverged, it is
-    the smallest. `first` are the evaluations of the start: a metric that is not a loss, such as the gradient norm, may be
-    smallest where nothing moves, so stepsizes that improve it or the loss are preferred.
+    the smallest.
     """
-    tried, metric = runs[runs.seed.isin(selection.seeds)], selection.metric
-    table = valued(over_seeds(tried, metric), metric).assign(still=False)
-    if first is not None and not metric.startswith(("train_", "test_", "validation_")):
-        begin = first[first.seed.isin(selection.seeds)]
-        known = [name for name in (metric, *OBJECTIVES) if name in runs]
-        table["still"] = np.all([against_start(tried, begin, name).still for name in known], axis=0)
-    rows = []
+    table, rows = grid(runs[runs.seed.isin(selection.seeds)], selection.metric), []
     for _, same in table.groupby(LINE, sort=False, dropna=False):
         order = same.sort_values("eta")
-        moves = ~order.still & order["mean"].notna()
-        values = order.value[moves] if moves.any() else order.value
-        row = order.loc[values.idxmax() if larger_is_better(metric) else values.idxmin()]
-        edge = edge_of(order.eta, row.eta) if len(order) > 1 else ""
-        rows.append(row[[*LINE, "eta", "value"]].to_dict() | {"edge": edge})
+        row = order.loc[order.value.idxmax() if larger_is_better(selection.metric) else order.value.idxmin()]
+        edges = {order.eta.max(): "largest", order.eta.min(): "smallest"} if len(order) > 1 else {}
+        rows.append(row[[*LINE, "eta", "value"]].to_dict() | {"edge": edges.get(row.eta, "")})
     return pd.DataFrame(rows)
-
-
-def edge_of(etas: pd.Series, eta: float) -> str:
-    """The edge of the grid that `eta` is at; empty inside it, and for rules that need no stepsize."""
-    return "largest" if eta == etas.max() else "smallest" if eta == etas.min() else ""
 
 
 def extension(runs: pd.DataFrame, choice: pd.DataFrame) -> list[Variant]:
@@ -118,25 +91,11 @@ def _next(etas: Sequence[float]) -> float:
     return rounded if (rounded > edge) == (edge > inner) and rounded != edge else float(f"{exact:.6g}")
 
 
-# ---------------------------------------------------------------- words
-
-
 def eta_text(eta: float) -> str:
     return "none needed" if pd.isna(eta) else f"{eta:.3g}"
-
-
-def eta_label(eta: float) -> str:
-    """The stepsize in the legend of a plot."""
-    return "nothing tuned" if pd.isna(eta) else f"eta = {eta:.3g}"
 
 
 def diverged_text(table: pd.DataFrame) -> str:
     """The stepsizes at which a run diverged."""
     diverged = table[table.diverged > 0]
     return ", ".join("all" if pd.isna(eta) else f"{eta:.3g}" for eta in diverged.eta) or "none"
-
-
-def rows_of(history: pd.DataFrame, variant: pd.Series) -> pd.DataFrame:
-    """The rows of a history that belong to this row of `best`."""
-    rows = history[(history.rule == variant.name) & (history.schedule == variant.schedule)]
-    return rows if pd.isna(variant.eta) else rows[rows.eta == variant.eta]

@@ -331,37 +331,33 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
     eval_steps = sorted(plan.eval_steps)
     start = to_numpy(plan.start)
     settings = {
-        "the number of nodes": plan.topology.nodes,
-        "the topology": plan.topology.fingerprint,
+        "nodes": plan.topology.nodes,
+        "topology": plan.topology.fingerprint,
         "steps": plan.steps,
         "seed": plan.seeds,
-        "the rule": [list(variant.label().values()) for group in plan.groups for variant in group.variants],
-        "the weight decay": plan.weight_decay,
-        "the batch": problem.batch,
-        "the data": problem.fingerprint,
-        "the nodes' data": plan.node_data,
-        "the number of parameters": int(start.shape[-1]),
+        "rule": [list(variant.label().values()) for group in plan.groups for variant in group.variants],
+        "weight_decay": plan.weight_decay,
+        "batch": problem.batch,
+        "data": problem.fingerprint,
+        "node_data": plan.node_data,
+        "parameters": int(start.shape[-1]),
         "dtype": str(plan.start.dtype).removeprefix("torch."),
         "rounds": network.settings.rounds,
-        "the steps between exchanges": network.settings.every,
-        "the channel": network.settings.channel.settings if network.settings.channel else None,
-        "the clock": network.settings.clock.fingerprint if network.settings.clock else None,
+        "every": network.settings.every,
+        "channel": network.settings.channel.settings if network.settings.channel else None,
+        "clock": network.settings.clock.fingerprint if network.settings.clock else None,
         "late": network.settings.late,
-        "the evaluation steps": f"{len(eval_steps)} up to {eval_steps[-1]}, {crc32(str(eval_steps).encode()):08x}",
-        "the own metrics": list(options.record.metrics),
-        "the patience": options.record.patience,
-        "the loss scale": problem.loss_scale,
-        "the node weights": None if plan.node_weights is None else plan.node_weights.tolist(),
-        "the starting point": f"{crc32(start):08x}",
+        "evaluate": f"{len(eval_steps)} up to {eval_steps[-1]}, {crc32(str(eval_steps).encode()):08x}",
+        "metrics": list(options.record.metrics),
+        "patience": options.record.patience,
+        "loss_scale": problem.loss_scale,
+        "node_weights": None if plan.node_weights is None else plan.node_weights.tolist(),
+        "start": f"{crc32(start):08x}",
     }
     if not network.simulated:
         from dnasa.networks.processes import agree
 
-        folder = (
-            {"the run folder": "missing" if options.folder is None else "given"}
-            if network.processes.own_folders
-            else {}
-        )
+        folder = {"folder": "missing" if options.folder is None else "given"} if network.processes.own_folders else {}
         agree(network, settings | folder)
     return settings
 

@@ -1,7 +1,6 @@
-"""Run folders as a page for a browser: one file that needs no network, or served while a run is under way."""
+"""Run folders as a page for a browser: one file that needs no network."""
 
-from dnasa.pages.contents import Folders
+from dnasa.pages.contents import read
 from dnasa.pages.page import render
-from dnasa.pages.server import Server
 
-__all__ = ["Folders", "Server", "render"]
+__all__ = ["read", "render"]

@@ -10,8 +10,8 @@ SCRIPTS = ("uPlot.js", "page.js")
 MOST_CELLS = 2_000_000  # of the table that a chart is drawn from
 
 
-def render(contents: dict[str, Any], live: bool = False) -> str:
-    """Render the page; with `live`, it asks its server for updates."""
+def render(contents: dict[str, Any]) -> str:
+    """The page with these contents."""
     from jinja2 import Environment
 
     folders = contents["folders"]
@@ -21,8 +21,6 @@ def render(contents: dict[str, Any], live: bool = False) -> str:
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment.from_string(_static("page.html")).render(
         contents,
-        live=live,
-        version=hashlib.sha256(repr(contents).encode()).hexdigest(),
         style="\n".join(map(_static, STYLES)),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

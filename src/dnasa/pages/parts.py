@@ -1,23 +1,27 @@
-"""The parts of a run folder that a page shows besides the history, each read from its file and checked."""
+"""The parts of a run folder that a page shows, each read from its file. What has another form raises an error."""
 
-import csv
-import re
+import os
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from dnasa.comparing import tables as results
-from dnasa.comparing.plots import Looks, positions, title
-from dnasa.core import InputError
+from dnasa.comparing.plots import Looks, label, positions, title
+from dnasa.comparing.run_table import as_words
+from dnasa.core import COLUMNS, InputError
 from dnasa.files import fits, read_bytes, read_json
-from dnasa.pages.history import History, is_number, short, text
 from dnasa.runs.graph import MOST_EDGES
-from dnasa.runs.names import node_name, node_names
+from dnasa.runs.names import node_name
 from dnasa.runs.overview import read_overview
-from dnasa.runs.result import parse_rows
+from dnasa.runs.result import is_answer, parse_rows
 
+AXES = ("step", "epochs", "seconds", "clock_seconds", "messages", "bytes")  # what a curve can be drawn against
+DIGITS = 7  # of the numbers in a page
+WHOLE = 2**53  # whole numbers below it are exact in a browser
+LARGEST_NUMBER = 1e300  # sums of a few smaller numbers do not overflow
 MOST_EVENTS = 200  # of a log, the last ones
 MOST_SITES = 1000
 MOST_CLASSES = 40  # of a confusion matrix
@@ -33,27 +37,50 @@ ENDED = {
 }
 
 
-def settings(path: Path, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def lines(file: Path, looks: Looks) -> list[dict[str, Any]]:
+    """The runs of a history, each with its name, seed, answer and columns; none before the first evaluation."""
+    data = read_bytes(file) if os.path.lexists(file) else b""
+    found: dict[int, dict[str, Any]] = {}
+    names: set[tuple[str, Any]] = set()
+    shown = ("consensus", *AXES)
+    for number, row in enumerate(
+        parse_rows(data[: data.rfind(b"\n") + 1].decode()), start=1
+    ):  # the last may be incomplete
+        if None in row or not all(type(row.get(name)) is int and abs(row[name]) < WHOLE for name in ("run", "step")):
+            raise ValueError(f"row {number} is not an evaluation")
+        run, seed = row["run"], short(row.get("seed"))
+        if run not in found:
+            eta = float(row["eta"]) if isinstance(row.get("eta"), int) else row.get("eta")
+            variant = row.get("rule"), row.get("schedule"), eta
+            numbered = (text(label(*variant, i, looks)) for i in count(1))  # runs with the same name are numbered
+            name = next(name for name in numbered if (name, seed) not in names)
+            names.add((name, seed))
+            own = {"run": run, "name": name, "seed": seed, "rule": str(row.get("rule"))}
+            found[run] = own | {"answer": {}, "columns": {}}
+        values = {name: short(value) for name, value in row.items() if name in shown or name not in COLUMNS}
+        for name, value in values.items():
+            found[run]["columns"].setdefault(name, []).append(value)
+        if is_answer(row):
+            found[run]["answer"] = values
+    return list(found.values())
+
+
+def settings(path: Path, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
     """The options that were given, and in any case the model, its parameters, the batch and the seed."""
-    stored = config.get("run")
-    facts = stored if isinstance(stored, dict) else {}
-    always = {
-        "model": (_stored(path, "model.json") or {}).get("model"),
-        "parameters": facts.get("the number of parameters"),
-        "batch": facts.get("the batch"),
-        "seed": options.get("seed"),
-    }
-    given = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False, [])}
-    return given | {name: value for name, value in always.items() if value is not None}
+    facts = config["run"] if isinstance(config.get("run"), dict) else {}
+    always = {"model": (_stored(path, "model.json") or {}).get("model"), "seed": options.get("seed")}
+    always |= {name: facts.get(name) for name in ("parameters", "batch")}
+    shown = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False, [])}
+    shown |= {name: value for name, value in always.items() if value is not None}
+    return {text(name): text(as_words(value)) for name, value in shown.items()}
 
 
 def result_settings(path: Path) -> dict[str, Any]:
-    """`settings.json`, written at the end: seconds by kind of work, lost nodes, and a sentence about the baseline."""
+    """`settings.json`, written at the end: seconds by kind of work, and a sentence about the baseline."""
     stored = _stored(path, "settings.json") or {}
-    timing, lost_nodes = stored.get("timing", {}), stored.get("lost", [])
-    if not fits(timing, {}) or not all(map(is_number, timing.values())) or not fits(lost_nodes, [{}]):
-        raise _damaged(path / "settings.json")
-    return {"timing": timing, "lost": lost_nodes, "baseline": results.baseline(stored)}
+    timing = stored.get("timing", {})
+    _check(fits(timing, {}) and all(map(is_number, timing.values())))
+    return {"timing": timing, "baseline": results.baseline(stored)}
 
 
 def work(timing: Mapping[str, float]) -> list[dict[str, Any]]:
@@ -72,16 +99,14 @@ def graph(path: Path, sites: Sequence[str]) -> dict[str, Any] | None:
     stored = _stored(path, "graph.json")
     if stored is None:
         return None
-    if not fits(stored, {"nodes": int, "name": str}) or stored["nodes"] < 1:
-        raise _damaged(path / "graph.json")
+    _check(fits(stored, {"nodes": int, "name": str}) and stored["nodes"] >= 1)
     n, edges, sent = stored["nodes"], stored.get("edges"), stored.get("messages", [])
     directed = stored.get("directed") is True
     out = {"name": text(stored["name"])[:60], "nodes": short(n), "directed": directed, "edges": None, "messages": []}
     if edges is None:
         return out
-    fitting = fits(edges, [(int, int, is_number)]) and fits(sent, [is_number])
-    if not fitting or len(edges) > MOST_EDGES or len(sent) != n or not all(0 <= i < n for e in edges for i in e[:2]):
-        raise _damaged(path / "graph.json")
+    _check(fits(edges, [(int, int, is_number)]) and fits(sent, [is_number]) and len(edges) <= MOST_EDGES)
+    _check(len(sent) == n and all(0 <= i < n for edge in edges for i in edge[:2]))
     names, places = [node_name(sites, i) for i in range(n)], _places(out["name"], n)
     heaviest = max((edge[2] for edge in edges), default=0) or 1
     return out | {
@@ -91,7 +116,7 @@ def graph(path: Path, sites: Sequence[str]) -> dict[str, Any] | None:
         "places": [{"name": names[i], "x": x, "y": y} for i, (x, y) in enumerate(places.round(1).tolist())],
         "edges": [
             {"between": f"{names[i]} {'→' if directed else '–'} {names[j]}", "weight": weight}
-            | {"path": _path(places[i], places[j], directed), "width": 0.5 + 5 * weight / heaviest}
+            | {"path": _path(places[i], places[j]), "width": 0.5 + 5 * weight / heaviest}
             for i, j, weight in edges
         ],
     }
@@ -109,16 +134,9 @@ def _places(name: str, n: int) -> np.ndarray:
     return np.array([240, 180]) + scale * (places - (low + high) / 2) * [1, -1]
 
 
-def _path(start: np.ndarray, end: np.ndarray, directed: bool) -> str:
-    """A line; curved where it is directed, with a corner for the arrow at three quarters of its way."""
-    if not directed:
-        return "M{:.1f},{:.1f}L{:.1f},{:.1f}".format(*start, *end)
-    bend = (start + end) / 2 + 0.12 * (end - start)[::-1] * [1, -1]
-    first, second = (start + 3 * bend) / 4, (bend + 3 * end) / 4
-    corner = (first + 3 * second) / 4
-    return "M{:.1f},{:.1f}Q{:.1f},{:.1f} {:.1f},{:.1f}Q{:.1f},{:.1f} {:.1f},{:.1f}".format(
-        *start, *first, *corner, *second, *end
-    )
+def _path(start: np.ndarray, end: np.ndarray) -> str:
+    """A line with a point at three quarters of its way, where a directed edge has its arrow."""
+    return "M{:.1f},{:.1f}L{:.1f},{:.1f}L{:.1f},{:.1f}".format(*start, *(start + 3 * end) / 4, *end)
 
 
 def nodes(
@@ -173,11 +191,9 @@ def _table(title: str, frame: Any) -> dict[str, Any]:
 def comparison(path: Path, looks: Looks) -> list[list[Any]]:
     """The methods of `dnasa compare` or of a study's cell, with the chosen stepsize of each and its results."""
     rows = _rows(path / "table.csv")[:MOST_COMPARED]
-    names = {"rule", "schedule", *COMPARED}
-    if not all(names <= row.keys() and all(type(row[name]) in (int, float) for name in COMPARED) for row in rows):
-        raise _damaged(path / "table.csv")
+    _check(all(type(row.get(name)) in (int, float) for row in rows for name in COMPARED))
     return [
-        [text(title(str(row["rule"]), looks)), text(row["schedule"]), *(short(row[name]) for name in COMPARED)]
+        [text(title(str(row["rule"]), looks)), text(row.get("schedule")), *(short(row[name]) for name in COMPARED)]
         for row in rows
     ]
 
@@ -215,32 +231,39 @@ def ended(state: str, path: Path, events: list[str]) -> list[str]:
     return [ENDED[state].format(path)] if state in ENDED else []
 
 
-def lost(stored: Mapping[str, Any], events: list[str], sites: Sequence[str]) -> list[str]:
-    """Nodes that left: from the settings at the end of a run, from its log before."""
-    found = stored.get("lost") or []
-    lines = [
-        f"Lost at step {loss.get('step')}: {node_names(sites, loss.get('nodes'))} and their data." for loss in found
-    ]
-    return lines or [event[20:] for event in events if re.match(r".{19} Lost ", event)]
-
-
-def diverged(path: Path, history: History, sites: Sequence[str]) -> list[str]:
+def diverged(path: Path, lines: list[dict[str, Any]], sites: Sequence[str]) -> list[str]:
     """Runs that diverged, with step and node where `runs.csv` has them."""
-    rows = _rows(path / "runs.csv")
-    if not fits(rows, [{"run": int}]):
-        raise _damaged(path / "runs.csv")
-    known = {row["run"]: row for row in rows}
-    lines = []
-    for run, evaluated in history.diverged().items():
-        step, node = (known.get(run, {}).get(name) for name in ("diverged", "diverged_node"))
-        when = f"at step {step:.0f}" if is_number(step) else f"before step {evaluated}"
-        where = f" at {node_name(sites, int(node))}" if is_number(node) else ""
-        line = history.lines[run]
-        lines.append(f"{line['name']}, seed {line['seed']}, diverged {when}{where}.")
-    return lines
+    known = {int(row["run"]): row for row in _rows(path / "runs.csv")}
+    out = []
+    for line in lines:
+        steps, consensus = line["columns"]["step"], line["columns"].get("consensus", ())
+        without = [step for step, value in zip(steps, consensus, strict=False) if value is None]
+        if without:
+            step, node = (known.get(line["run"], {}).get(name) for name in ("diverged", "diverged_node"))
+            when = f"at step {step:.0f}" if is_number(step) else f"before step {without[0]}"
+            where = f" at {node_name(sites, int(node))}" if is_number(node) else ""
+            out.append(f"{line['name']}, seed {line['seed']}, diverged {when}{where}.")
+    return out
 
 
-# ---------------------------------------------------------------- checks
+# ---------------------------------------------------------------- values
+
+
+def text(value: Any) -> str:
+    """Shorten text for a page, and remove characters that cannot be encoded."""
+    return " ".join(f"{value!s:.300}".split()).encode(errors="replace").decode()
+
+
+def short(value: Any) -> Any:
+    """Round a number to a few digits for a page; None where there is none."""
+    if not is_number(value):
+        return None
+    return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a number is finite in a browser, whose whole numbers overflow too."""
+    return type(value) in (int, float) and abs(value) < LARGEST_NUMBER
 
 
 def _stored(path: Path, name: str) -> dict[str, Any] | None:
@@ -249,17 +272,11 @@ def _stored(path: Path, name: str) -> dict[str, Any] | None:
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file; None where there is no file."""
-    if not file.is_file():
-        return []
-    try:
-        rows = parse_rows(read_bytes(file).decode())
-    except (ValueError, csv.Error) as error:
-        raise _damaged(file) from error
-    if not rows:
-        raise _damaged(file)
+    rows = parse_rows(read_bytes(file).decode()) if file.is_file() else []
+    _check(bool(rows) or not file.is_file())
     return rows
 
 
-def _damaged(file: Path) -> InputError:
-    return InputError(f"{file} is damaged: it does not have the form that dnasa writes.")
+def _check(fitting: bool) -> None:
+    if not fitting:
+        raise ValueError("it does not have the form that dnasa writes")

@@ -56,13 +56,12 @@ def claims() -> list[Claim]:
 def check(every: list[Claim]) -> Iterator[Checked]:
     """Each claim with the number found; those whose data is not there are skipped."""
     for claim in every:
-        reason = missing(claim.needs) if claim.needs else ""
-        if reason:
+        if claim.needs and (reason := missing(claim.needs)):
             yield Checked(claim, None, f"skipped: {reason}")
-        else:
-            found = measure(**claim.runs)
-            close = abs(found - claim.expected) <= claim.tolerance  # not if it is not a number
-            yield Checked(claim, found, "ok" if close else "differs")
+            continue
+        found = measure(**claim.runs)
+        close = abs(found - claim.expected) <= claim.tolerance  # not if it is not a number
+        yield Checked(claim, found, "ok" if close else "differs")
 
 
 def measure(metric: str, **settings: Any) -> float:
@@ -86,6 +85,6 @@ def _last_rows(
     **options: Any,
 ) -> pd.DataFrame:
     """The rows of these runs at the last step or at `step`, one for each seed."""
-    made = topology.make(graph, nodes, weights)
     options |= {"schedules": schedule and [schedule], "evaluate": [step or steps], "progress": False}
-    return run(task, made, [rule], steps, range(seeds), [] if eta is None else [eta], **options)
+    etas = [] if eta is None else [eta]
+    return run(task, topology.make(graph, nodes, weights), [rule], steps, range(seeds), etas, **options)

@@ -8,6 +8,7 @@ from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.comparing.drawing import FIRST, focus, line_styles
 from dnasa.comparing.plots import LABELS, title
+from dnasa.comparing.statistics import final
 from dnasa.core import InputError
 from dnasa.reproduce.report import Report, draw_lines
 from dnasa.reproduce.runs import evaluation_steps, missing, run
@@ -31,12 +32,12 @@ def fig6(quick: bool = False, **options: Any) -> Report:
 def curves(name: str, data: str, quick: bool, **options: Any) -> Report:
     """Tune each method on two seeds, then run it at its best stepsize for other seeds."""
     if reason := missing(data):
-        raise InputError(f"{data} is left out: {reason}")
+        raise InputError(reason)
     graph, steps = topology.paper_random(), (QUICK_STEPS if quick else STEPS)[data]
     seeds, evaluations = (2, 4) if quick else (SEEDS, EVALUATIONS)
     options |= {"rows": QUICK_ROWS if quick else None}
     tried = search(data, graph, steps=steps // 2 if quick else steps, seeds=range(1 if quick else 2), **options)
-    best = tuning.best(tuning.grid(tried, "test_accuracy"), "test_accuracy").eta
+    best = tuning.best(tuning.grid(final(tried), "test_accuracy"), "test_accuracy").eta
     options |= {"evaluate": evaluation_steps(steps, evaluations), "loss_scale": "1/n", "train_metrics": True}
     histories = [
         run(data, graph, [str(rule)], steps, range(100, 100 + seeds), [] if pd.isna(eta) else [eta], **options)
@@ -45,18 +46,17 @@ def curves(name: str, data: str, quick: bool, **options: Any) -> Report:
     history = pd.concat(histories, ignore_index=True)
     caption = f"{data}: best stepsizes, 8 nodes, random graph, {steps:,} steps, {seeds} seeds"
     out = Report(name, caption, quick)
-    out.tables[f"{name}-final"] = final(history)
+    out.tables[f"{name}-final"] = results(history)
     out.data[f"{name}-history"] = history
-    out.findings = [f"Final test accuracy: {sentence(tuning.grid(history, 'test_accuracy'))}"]
+    out.findings = [f"Final test accuracy: {sentence(tuning.grid(final(history), 'test_accuracy'))}"]
     draw(out, name, history, "epochs", f"{data}: each method at its best stepsize, mean and range")
     draw(out, f"{name}-seconds", history, "seconds", f"{data}: seconds of training, {seeds} seeds side by side")
     return out
 
 
-def final(history: pd.DataFrame) -> pd.DataFrame:
-    last = history[history.step == history.step.max()]
+def results(history: pd.DataFrame) -> pd.DataFrame:
     rows = []
-    for rule, same in last.groupby("rule", sort=False):
+    for rule, same in final(history).groupby("rule", sort=False):
         row = {"rule": title(str(rule)), "best eta": tuning.eta_text(same.eta.iloc[0])}
         row |= {LABELS[metric]: same[metric].mean() for metric in METRICS}
         rows.append(row | {"spread of accuracy": same.test_accuracy.std(), "seconds": same.seconds.mean()})
@@ -68,13 +68,10 @@ def draw(out: Report, name: str, history: pd.DataFrame, against: str, caption: s
     later = history[history.step >= FIRST * history.step.max()]
 
     def label(rule: str, eta: float) -> str:
-        return f"{title(rule)}, {tuning.eta_label(eta)}"
-
-    def style(rule: str, eta: float) -> dict[str, Any]:
-        return styles[(rule,)]
+        return title(rule) if pd.isna(eta) else rf"{title(rule)}, $\eta$ = {eta:.3g}"
 
     with out.draw(name, len(METRICS), caption) as axes:
         for axis, metric in zip(axes, METRICS, strict=True):
-            draw_lines(axis, history, metric, ["rule", "eta"], label, style, x=against)
+            draw_lines(axis, history, metric, ["rule", "eta"], label, lambda rule, _: styles[(rule,)], x=against)
             if axis.get_yscale() == "linear":
                 focus(axis, later[metric].to_numpy())

@@ -9,6 +9,7 @@ from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.comparing.drawing import draw_stepsizes, line_styles
 from dnasa.comparing.plots import title
+from dnasa.comparing.statistics import final
 from dnasa.reproduce.report import Report, draw_lines
 from dnasa.reproduce.runs import evaluation_steps, run
 
@@ -24,9 +25,11 @@ def fig2(quick: bool = False, progress: bool | None = None) -> Report:
     steps, seeds = (3_000, 2) if quick else (STEPS, SEEDS)
     options: Any = {"etas": ETAS, "evaluate": evaluation_steps(steps, 300), "progress": progress}
     history = run("spike", topology.ring(NODES), RULES, steps, range(seeds), **options)
-    table = tuning.grid(history, "test_loss")
+    table = tuning.grid(final(history), "test_loss")
     tuned = tuning.best(table, "test_loss")
-    best = pd.concat([tuning.rows_of(history, variant) for _, variant in tuned.iterrows()])
+    best = history[
+        [eta == tuned.eta[rule] or pd.isna(eta) for rule, eta in zip(history.rule, history.eta, strict=True)]
+    ]
     out = Report("fig2", f"Figure 2: spike model, ring of {NODES}, T = {steps:,}, {seeds} seeds", quick)
     out.tables["fig2-best"] = summary(best, tuned)
     out.data |= {"fig2-grid": table, "fig2-history": history}

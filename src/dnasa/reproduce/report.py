@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,8 @@ from dnasa.comparing.plots import (
     axis_name,
     draw_curve,
     finish,
-    in_symbols,
     legend_below,
-    panels,
+    panel_list,
     rendered,
     shown,
 )
@@ -45,36 +43,17 @@ class Report:
     findings: list[str] = field(default_factory=list)
 
     @contextmanager
-    def draw(
-        self, name: str, count: int, title: str, columns: int = 2, width: float = 4.6, height: float = 3.4
-    ) -> "Iterator[list[Axes]]":
-        """The panels of a new figure; what is drawn in them gets one legend below all of them.
-
-        Args:
-            name: The name of its file.
-            count: The number of panels.
-            title: The title, which in print is left to the caption; a quick run says so.
-            columns: The number of panels in a row.
-            width: The width of a panel, in inches.
-            height: The height of a panel, in inches.
-        """
-        columns = min(current().columns(columns), count)
-        figure, axes = panels(columns, ceil(count / columns), width, height)
-        for axis in axes.flat[count:]:
-            axis.remove()
-        yield list(axes.flat[:count])
-        noted = f"{title} (quick run)" if self.quick else title
-        figure.suptitle(noted if not current().printed else "Quick run" if self.quick else "")
+    def draw(self, name: str, count: int, title: str, columns: int = 2) -> "Iterator[list[Axes]]":
+        """The panels of a new figure with one legend below all of them; in print, the title is left to the caption."""
+        figure, axes = panel_list(count, columns)
+        yield axes
+        words = [title] * (not current().printed) + ["(quick run)"] * self.quick
+        figure.suptitle(" ".join(words))
         legend_below(figure)
         self.figures[name] = figure
 
     def save(self, path: str | Path, kinds: Sequence[str] = ("png",)) -> list[Path]:
-        """One CSV per table, one file per figure and format, and the findings as text; earlier ones are replaced.
-
-        Args:
-            path: The folder.
-            kinds: The formats of the figures.
-        """
+        """One CSV per table, one file per figure and format, and the findings as text; earlier ones are replaced."""
         tables = {f"{name}.csv": table.to_csv(index=False) for name, table in (self.tables | self.data).items()}
         tables[f"{self.name}-findings.txt"] = "\n".join(self.findings) + "\n"
         pictures = {f"{name}.{kind}": rendered(figure, kind) for name, figure in self.figures.items() for kind in kinds}
@@ -98,5 +77,5 @@ def draw_lines(
     table = shown(curves(history, metric, x, keys))
     lines = table.groupby(list(keys), sort=False, dropna=False)
     for (names, rows), dash in zip(lines, cycle(DASHES), strict=False):
-        draw_curve(axis, rows, in_symbols(label(*names)), **({"linestyle": dash} | style(*names)))
+        draw_curve(axis, rows, label(*names), **({"linestyle": dash} | style(*names)))
     finish(axis, AXES[x], axis_name(metric), log=metric in LABELS and metric not in LINEAR and is_wide(table["mean"]))

@@ -38,20 +38,9 @@ def run(
     progress: bool | None = None,
     **data_options: Any,
 ) -> pd.DataFrame:
-    """Return the history of every rule with each stepsize and seed, side by side.
+    """The history of every rule with each stepsize and seed, side by side, on a dataset (`on_data`) or a synthetic problem.
 
-    Args:
-        task: The name of a dataset or of a synthetic problem.
-        graph: The graph.
-        rules: Names of rules; those that W does not suit are left out.
-        steps: The number of steps.
-        seeds: The seeds.
-        etas: The stepsizes of the rules that need one.
-        schedules: Schedules other than the default.
-        rounds: Mixing rounds per exchange.
-        evaluate: When to evaluate; by default at the end.
-        progress: As in `solve`.
-        **data_options: Those of `on_data`.
+    Rules that W does not suit are left out. By default only the end is evaluated.
     """
     if task in PROBLEMS:
         problem = synthetic(SourceOptions(problem=task, nodes=graph.nodes))
@@ -77,18 +66,7 @@ def on_data(
     device: str = "cpu",
     rows: int | None = None,
 ) -> Problem:
-    """Return the default model on a dataset; all seeds share one partition.
-
-    Args:
-        name: The dataset.
-        graph: The graph.
-        partition: How the rows are divided.
-        validate: Whether to hold out a tenth of the training rows.
-        loss_scale: As in `dnasa train`.
-        train_metrics: Whether to evaluate the training rows too.
-        device: "cpu" or "cuda".
-        rows: Use only the first training rows.
-    """
+    """The default model on the first `rows` of a dataset, or all; all seeds share one partition."""
     data = dataset(name)
     if rows is not None:
         data = data._replace(inputs=data.inputs[:rows], labels=data.labels[:rows])
@@ -100,9 +78,9 @@ def on_data(
 
 
 def missing(data: str) -> str:
-    """Return why a dataset cannot be read; empty if it can."""
+    """Why a dataset cannot be read; empty if it can."""
     try:
         dataset(data)
     except InputError as error:
-        return str(error)
+        return f"{data} is left out: {error}"
     return ""

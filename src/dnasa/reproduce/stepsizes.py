@@ -9,7 +9,8 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import drawing, tuning
-from dnasa.comparing.plots import draw_topology, title
+from dnasa.comparing.plots import title
+from dnasa.comparing.statistics import final
 from dnasa.core import InputError
 from dnasa.reproduce.report import Report
 from dnasa.reproduce.runs import missing, run
@@ -26,22 +27,21 @@ search = partial(run, rules=RULES, etas=ETAS, loss_scale="1/n")  # the loss is s
 
 def fig3(quick: bool = False, **options: Any) -> Report:
     """MNIST, a9a, MiniBooNE and covertype, 8 nodes on the paper's random graph, batch 32."""
-    graph, steps = topology.paper_random(), QUICK_STEPS if quick else STEPS
-    reasons = {name: missing(name) for name in steps}
-    notes = [f"{name} is left out: {reason}" for name, reason in reasons.items() if reason]
-    if len(notes) == len(steps):
-        raise InputError(notes[0])
+    graph, reasons = topology.paper_random(), {name: missing(name) for name in STEPS}
     panels = {name: (name, graph) for name, reason in reasons.items() if not reason}
+    if not panels:
+        raise InputError(reasons["mnist"])
     report = against_stepsizes("fig3", "Figure 3: 8 nodes, random graph (ρ = 0.375)", panels, quick, **options)
-    report.findings[:0] = notes
+    report.findings[:0] = filter(None, reasons.values())
     return report
 
 
 def fig4(quick: bool = False, **options: Any) -> Report:
     """a9a, 8 nodes on ring, random, ladder and complete graph."""
     if reason := missing("a9a"):
-        raise InputError(f"a9a is left out: {reason}")
-    panels = {name.removeprefix("paper_"): ("a9a", topology.make(name, 8)) for name in GRAPHS}
+        raise InputError(reason)
+    graphs = {name.removeprefix("paper_"): topology.make(name, 8) for name in GRAPHS}
+    panels = {rf"{name} ($\rho$ = {graph.rho:.3f})": ("a9a", graph) for name, graph in graphs.items()}
     steps = (QUICK_STEPS if quick else STEPS)["a9a"]
     return against_stepsizes("fig4", f"Figure 4: a9a, 8 nodes, {steps:,} steps", panels, quick, **options)
 
@@ -49,10 +49,8 @@ def fig4(quick: bool = False, **options: Any) -> Report:
 def against_stepsizes(
     name: str, caption: str, panels: Mapping[str, tuple[str, Topology]], quick: bool, **options: Any
 ) -> Report:
-    """A panel and a table for each dataset and graph, with a drawing of the graph where these differ."""
-    seeds = 1 if quick else SEEDS
-    steps = QUICK_STEPS if quick else STEPS
-    several = len({graph.name for _, graph in panels.values()}) > 1
+    """A panel and a table for each dataset and graph."""
+    seeds, steps = (1, QUICK_STEPS) if quick else (SEEDS, STEPS)
     out = Report(name, f"{caption}, {seeds} seed{'s' * (seeds > 1)}", quick)
     histories = {
         panel: search(data, graph, steps=steps[data], seeds=range(seeds), **options)
@@ -60,21 +58,15 @@ def against_stepsizes(
     }
     styles = drawing.line_styles(pd.concat(histories.values())[["rule"]])
     with out.draw(name, len(panels), f"{out.title}: test accuracy against stepsize") as axes:
-        for axis, (panel, (data, graph)) in zip(axes, panels.items(), strict=True):
-            rows, table = histories[panel], tuning.grid(histories[panel], "test_accuracy")
-            drawing.draw_stepsizes(axis, table.drop(columns="schedule"), "test_accuracy", given=styles)
-            axis.set_title(f"{panel}, {steps[data]:,} steps")
-            if several:
-                axis.set_title(rf"{panel} ($\rho$ = {graph.rho:.3f})")
-                inset = axis.inset_axes((0.38, 0.06, 0.3, 0.42))
-                draw_topology(inset, graph)
-                inset.collections[-1].set_sizes([40])  # type: ignore[attr-defined]
-                inset.margins(0.15)
-                inset.set_title("")
-            out.tables[f"{name}-{panel}"] = summary(table)
-            out.data[f"{name}-{panel}-grid"] = table
-            duration = f"{len(rows)} runs of {steps[data]:,} steps in {rows.seconds.max():.0f} s"
-            out.findings.append(f"{panel}: {sentence(table)} ({duration})")
+        for axis, (panel, rows) in zip(axes, histories.items(), strict=True):
+            table, count = tuning.grid(final(rows), "test_accuracy"), steps[panels[panel][0]]
+            drawing.draw_stepsizes(axis, table.drop(columns="schedule"), "test_accuracy", fixed=styles)
+            axis.set_title(panel if "(" in panel else f"{panel}, {count:,} steps")
+            short = panel.partition(" ")[0]
+            out.tables[f"{name}-{short}"] = summary(table)
+            out.data[f"{name}-{short}-grid"] = table
+            duration = f"{len(rows)} runs of {count:,} steps in {rows.seconds.max():.0f} s"
+            out.findings.append(f"{short}: {sentence(table)} ({duration})")
     return out
 
 
@@ -83,18 +75,10 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for rule, variant in tuning.best(table, "test_accuracy").iterrows():
         same = table[table.rule == rule].reset_index(drop=True)
-        place = int(same.value.argmax())
-        near = [same.value.get(place + shift, np.nan) for shift in (-1, 1)]
-        rows.append(
-            {
-                "rule": title(str(rule)),
-                "best eta": tuning.eta_text(variant.eta),
-                "test accuracy": variant.value,
-                "accuracy one eta lower": near[0],
-                "accuracy one eta higher": near[1],
-                "diverged": tuning.diverged_text(same),
-            }
-        )
+        lower, higher = (same.value.get(int(same.value.argmax()) + shift, np.nan) for shift in (-1, 1))
+        row = {"rule": title(str(rule)), "best eta": tuning.eta_text(variant.eta), "test accuracy": variant.value}
+        row |= {"accuracy one eta lower": lower, "accuracy one eta higher": higher}
+        rows.append(row | {"diverged": tuning.diverged_text(same)})
     return pd.DataFrame(rows)
 
 

@@ -111,7 +111,7 @@ class Look(NamedTuple):
     """How tables and plots show a rule. Labels leave out `schedule`, the default of a rule without a stepsize."""
 
     title: str
-    colour: str | None = None
+    color: str | None = None
     schedule: str | None = None
 
 

@@ -48,7 +48,7 @@ class RunFolder:
         *("runs.csv", "x.safetensors", "settings.json", "trace.json", "report.html", "history.png"),
         *("model.safetensors", "model.json", "model.py", "evaluation.json"),
         *("table.csv", "table.tex"),
-        *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg", "pgf")),
+        *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg")),
     )
     FOLDERS = ("checkpoints", "tensorboard")
     PARTS = ("extension-*",)  # folders of further runs
@@ -149,7 +149,7 @@ class RunFolder:
             self._log_other_versions(self.config.get("versions"))
         else:
             self.config |= {"versions": versions(), "code": code(), "hardware": hardware(), "run": run}
-            looks = looks_of(rule for rule, *_ in run.get("the rule", ()))
+            looks = looks_of(rule for rule, *_ in run.get("rule", ()))
             self.config |= {"rules": looks} if looks else {}
             self.write_config()
             if graph is not None:
@@ -267,7 +267,7 @@ class RunFolder:
 
     @property
     def looks(self) -> dict[str, Look]:
-        """Title, colour and default schedule of the rules that are not built in: reading them executes no plugin."""
+        """Title, color and default schedule of the rules that are not built in: reading them executes no plugin."""
         stored = self.config.get("rules")
         entries = stored.items() if isinstance(stored, dict) else ()
         return {name: Look(*entry) for name, entry in entries if fits(entry, (str, _is_text, _is_text))}

@@ -116,8 +116,8 @@ class Session:
         for name, value in saved.items():
             if self.settings.get(name) != value:
                 raise InputError(
-                    f"This is not the run that was saved: {name} was {value} and is {self.settings.get(name)} now. Resume "
-                    "with the same settings and data, or begin a new run in another folder."
+                    f"This is not the run that was saved: {name.replace('_', ' ')} was {value} and is "
+                    f"{self.settings.get(name)} now. Resume with the same settings and data, or choose another folder."
                 )
 
     # ------------------------------------------------------------ write

@@ -1,4 +1,4 @@
-"""What happens at a site: networks and runs write events; logs, metrics and `dnasa watch` are made of them.
+"""What happens at a site: networks and runs write events; logs, metrics and `dnasa sites show` are made of them.
 
 The events go through the logger "dnasa.sites", so that whoever wants them adds a handler, and nobody needs to be told where.
 """

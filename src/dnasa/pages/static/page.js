@@ -1,6 +1,5 @@
 "use strict";
 
-const PAUSE = 2000; // milliseconds between updates of a page that is served
 const view = { axis: 0, log: new Map(), hidden: new Set(), range: null };
 let plots = [];
 
@@ -104,33 +103,5 @@ document.addEventListener("click", ({ target }) => {
 
 addEventListener("resize", draw);
 
-// ---------------------------------------------------------------- updates of a page that is served
-
-async function update() {
-  const error = document.getElementById("error");
-  try {
-    const answer = await fetch(location.href), text = await answer.text();
-    if (!answer.ok) throw new Error(text);
-    const main = document.querySelector("main"), fresh = new DOMParser().parseFromString(text, "text/html").querySelector("main");
-    if (main.dataset.version !== fresh.dataset.version) replace(main, fresh);
-    error.hidden = true;
-  } catch ({ message }) {
-    error.textContent = `No update: ${message}. Is \`dnasa watch\` still running?`;
-    error.hidden = false;
-  }
-  setTimeout(update, PAUSE);
-}
-
-// Leave alone what a reader has opened, scrolled, or chosen.
-function replace(main, fresh) {
-  const open = new Set(Array.from(main.querySelectorAll("details[open]"), (one) => one.id));
-  fresh.querySelectorAll("details").forEach((one) => { if (main.querySelector(`#${one.id}`)) one.open = open.has(one.id); });
-  main.replaceWith(fresh);
-  const axis = document.getElementById("axis");
-  if (axis) axis.value = view.axis = axis.options.length > view.axis ? view.axis : 0;
-  draw();
-}
-
 draw();
-if (document.body.dataset.live) setTimeout(update, PAUSE);
 document.documentElement.dataset.ready = "";
