@@ -90,10 +90,7 @@ class Settings(BaseModel):
     columns: Text | None = None
     drop_columns: Text | None = None
     id_column: Text | None = None
-    separator: Text | None = None
-    no_header: bool | None = None
     task: Text | None = None
-    no_standardise: bool | None = None
     loss_scale: Scale = 1
     dtype: Text | None = None
     checkpoint_every: Whole | None = None

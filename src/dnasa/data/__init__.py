@@ -3,7 +3,7 @@
 from dnasa.data.dataset import Dataset
 from dnasa.data.datasets import DATASETS, local_files
 from dnasa.data.encoding import Encoding, Feature
-from dnasa.data.loading import from_arrays, from_frame, from_torch, load
+from dnasa.data.loading import from_arrays, from_frame, load
 from dnasa.data.partitions import PARTITIONS, by_label, class_table, contiguous, dirichlet, iid, partition
 from dnasa.data.shards import from_shards
 from dnasa.data.text import CONTEXT, from_text
@@ -26,7 +26,6 @@ __all__ = [
     "from_frame",
     "from_shards",
     "from_text",
-    "from_torch",
     "hold_out",
     "hold_out_of_each",
     "iid",

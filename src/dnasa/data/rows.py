@@ -26,9 +26,6 @@ class Rows(NamedTuple):
     id_column: str | None = None
     absent: tuple[str, ...] = ()
 
-    def __len__(self) -> int:
-        return len(self.targets)
-
     def column(self, name: str) -> "pd.Series":
         if name not in self.inputs:
             raise InputError(f"The test rows have no column '{name}', which the training rows have: add it.")
@@ -52,26 +49,27 @@ class Chosen(NamedTuple):
         places = {word: position(every, word) for word in (*split_names(every, self.drop), *ids)}
         absent = tuple(word for word, place in places.items() if place is None)
         for word in () if partly else absent:
-            raise InputError(_no_column(every, word, what))
+            _name(every, word, what)
         dropped = {every[place] for place in places.values() if place is not None}
-        for name in dropped & set(rows.targets):
-            raise InputError(f"'{name}' is the target of {what}: leave it out of --drop-columns and --id-column.")
         used = {_name(every, one, what) for one in split_names(every, self.columns)} or set(rows.features)
         features = tuple(name for name in rows.features if name in used - dropped)
-        if not features:
-            raise InputError(f"No column of {what} is left as an input: choose other --columns or --drop-columns.")
-        names = [every[place] for word in ids if (place := places[word]) is not None]
-        kept = (rows.inputs, rows.targets, features, rows.understood, rows.notes)
-        return Rows(*kept, id_column=names[0] if names else None, absent=absent)
+        if not features or dropped & set(rows.targets):
+            raise InputError(
+                f"{what} needs its target and at least one input: choose other --columns, --drop-columns or --id-column."
+            )
+        id_place = places.get(self.id_column or "")
+        return rows._replace(features=features, id_column=None if id_place is None else every[id_place], absent=absent)
 
 
 def of_frame(frame: "pd.DataFrame", target: Any, what: str, **more: Any) -> Rows:
-    """Make rows of a table; its columns are named by text."""
+    """Make rows of a table; its columns are named by text. Targets are given by name or by position from 0."""
     if any(not isinstance(name, str) for name in frame.columns):
         frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
-    frame = changed(frame, typed)
-    names = target_names(frame, target, what)
-    features = tuple(name for name in frame.columns if name not in names)
+    frame, columns = changed(frame, typed), list(frame.columns)
+    if target is None:
+        raise InputError(f"{what} needs its target: give --target with one of its columns, {_some(columns)}.")
+    names = [_name(columns, one, what) for one in split_names(columns, target)]
+    features = tuple(name for name in columns if name not in names)
     if not features:
         raise InputError(f"{what} has one column: it needs the target and at least one column of inputs.")
     return Rows(frame, frame[names], features, **more)
@@ -104,19 +102,11 @@ def target_frame(labels: Any) -> "pd.DataFrame":
     return pd.DataFrame(array, columns=[f"label {place}" for place in range(array.shape[1])])
 
 
-def target_names(frame: "pd.DataFrame", target: Any, what: str) -> list[str]:
-    """The target columns, by name or by position from 0; several are separated by commas."""
-    columns = list(frame.columns)
-    if target is None:
-        raise InputError(f"{what} needs its target: give --target with one of its columns, {_some(columns)}.")
-    return [_name(columns, one, what) for one in split_names(columns, target)]
-
-
-def split_names(columns: list[str], given: Any) -> list[str]:
-    """One word, several in a list, or several with commas between them."""
-    if isinstance(given, str) and given not in columns and "," in given:
-        return [part.strip() for part in given.split(",")]
-    return [str(one) for one in ([given] if isinstance(given, str | int) else given or ())]
+def split_names(columns: list[str], names: Any) -> list[str]:
+    """One name, several in a list, or several with commas between them."""
+    if isinstance(names, str) and names not in columns and "," in names:
+        return [part.strip() for part in names.split(",")]
+    return [str(one) for one in ([names] if isinstance(names, str | int) else names or ())]
 
 
 def position(columns: list[str], wanted: str) -> int | None:
@@ -129,12 +119,8 @@ def position(columns: list[str], wanted: str) -> int | None:
 def _name(columns: list[str], wanted: str, what: str) -> str:
     place = position(columns, wanted)
     if place is None:
-        raise InputError(_no_column(columns, wanted, what))
+        raise InputError(f"{what} has no column '{wanted}'. Its columns: {_some(columns)}.")
     return columns[place]
-
-
-def _no_column(columns: list[str], wanted: str, what: str) -> str:
-    return f"{what} has no column '{wanted}'. Its columns: {_some(columns)}."
 
 
 def _some(columns: list[str]) -> str:

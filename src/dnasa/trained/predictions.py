@@ -6,24 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from dnasa.core import InputError
 from dnasa.data.columns import changed
-from dnasa.data.unlabelled import read_rows
+from dnasa.data.reading import is_number, read_rows
 from dnasa.trained.model import TrainedModel
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def of_file(
-    model: TrainedModel,
-    path: Path,
-    separator: str | None = None,
-    header: bool | None = None,
-    id_column: str | None = None,
-) -> "pd.DataFrame":
+def of_file(model: TrainedModel, path: Path, id_column: str | None = None) -> "pd.DataFrame":
     """A row for each row of the file; the first column has the names of images, or the `id_column`, by default the model's."""
     model.check_takes_rows()
     wanted = id_column or model.encoding.id_column
-    rows, names = read_rows(path, model.encoding._replace(id_column=wanted), separator, header)
+    rows, names = read_rows(path, model.encoding._replace(id_column=wanted))
     if id_column and not names:
         raise InputError(f"{path.name} has no column '{id_column}': leave --id-column out.")
     if wanted and not names:
@@ -41,13 +35,8 @@ def as_csv(predicted: "pd.DataFrame") -> str:
 
 
 def _inert(value: Any) -> Any:
-    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return f"'{value}"
-    return value
+    calculated = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number(value)
+    return f"'{value}" if calculated else value
 
 
 def table(model: TrainedModel, rows: Any) -> "pd.DataFrame":
