@@ -120,7 +120,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         features = tuple(Feature(str(name), "number") for name in names)
         mean, deviation = X.mean(0), X.std(0)
         deviation[deviation == 0] = 1
-        return Encoding(task, features, (X.shape[1],), ("y",), mean=mean, scale=deviation, **more)
+        return Encoding(task, features, (X.shape[1],), "y", mean=mean, scale=deviation, **more)
 
     def _outputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

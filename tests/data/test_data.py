@@ -296,7 +296,7 @@ def test_openml_labels_become_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         ("x.npz", archive({"inputs.npy": ENORMOUS, "labels.npy": npy(Y)}), "not an archive of plain arrays"),
         ("x.npz", archive({"inputs": b"text", "labels.npy": npy(Y)}), "must be numbers"),
         ("x.npz", npz(inputs=1.0, labels=Y), r"must be numbers .* shape \(\)"),
-        ("x.npz", npz(inputs=X, labels=1), "10 rows of inputs but 1 labels"),
+        ("x.npz", npz(inputs=X, labels=1), r"10 rows of inputs and labels of shape \(1,\)"),
         ("x.npz", npz(inputs=X, labels=Y, test_labels=Y), "no array 'test_inputs'"),
     ],
 )
@@ -384,14 +384,14 @@ def test_every_row_belongs_to_exactly_one_node(how: str, nodes: int, rows: int, 
     assert all(np.array_equal(a, b) for a, b in zip(shards, again, strict=True))
     if how in ("iid", "contiguous", "by_label"):
         assert max(map(len, shards)) - min(map(len, shards)) <= 1
-    assert data.class_table(labels, shards, 4).sum() == rows
+    assert partitions.class_table(labels, shards, 4).sum() == rows
 
 
 def test_by_label_separates_the_classes_and_dirichlet_lies_between() -> None:
     labels = np.repeat(np.arange(8), 100)
 
     def purity(how: str) -> float:
-        return np.mean([t.max() / t.sum() for t in data.class_table(labels, data.partition(how, labels, 8), 8)])
+        return np.mean([t.max() / t.sum() for t in partitions.class_table(labels, data.partition(how, labels, 8), 8)])
 
     assert purity("by_label") == 1
     assert purity("iid") < 0.3 < purity("dirichlet(0.1)") < 1

@@ -176,7 +176,7 @@ def test_an_encoding_survives_json_and_refuses_damage() -> None:
     encoding = encoding_of(data.from_frame(mixed(), "price"))
     stored = json.loads(json.dumps(encoding.to_json()))
     np.testing.assert_array_equal(Encoding.from_json(stored).transform(mixed()), encoding.transform(mixed()))
-    damages: Any = {"task": "wat"}, {"shape": [3]}, {"mean": [0.0]}, {"features": [1]}, {"target": []}, {"scale": None}
+    damages: Any = {"task": "wat"}, {"shape": [3]}, {"mean": [0.0]}, {"features": [1]}, {"scale": None}
     for damaged in ([], *(stored | damage for damage in damages)):
         with pytest.raises(InputError, match="damaged"):
             Encoding.from_json(damaged)
@@ -232,7 +232,6 @@ def test_a_value_missing_where_training_had_none_is_refused() -> None:
         (np.arange(60.0) % 2, "classification"),
         (np.arange(60) % 2 == 0, "classification"),
         (np.array(list("abc") * 20), "classification"),
-        (np.arange(120).reshape(60, 2) % 2, "multilabel"),
     ],
 )
 def test_the_task_is_found_out(target: Array, task: str) -> None:
@@ -267,15 +266,6 @@ def test_a_regression_reports_rmse_and_r2_in_the_targets_own_units() -> None:
     assert last.test_r2 == pytest.approx(1 - ((predicted - actual) ** 2).mean() / actual.var(), rel=1e-4)
     assert last.test_r2 > 0.9
     assert not [name for name in result.history if "target" in name]
-
-
-def test_several_labels_report_the_share_of_right_labels() -> None:
-    labels = np.stack([X[:, 0] > X[:, 0].mean(), X[:, 1] > X[:, 1].mean()], axis=1)
-    rows = data.from_arrays(X[:, :2], labels)
-    last = solve(tasks.on_shards(rows, data.partition("iid", rows.labels, 4)), topology.ring(4), steps=60).final()
-    assert last.test_label_accuracy.item() > 0.9
-    with pytest.raises(InputError, match="'label 1' is one of several labels: it must hold 0 and 1"):
-        data.from_arrays(X, np.stack([Y % 2, Y], axis=1))
 
 
 def test_targets_without_classes_are_divided_iid_or_contiguous() -> None:

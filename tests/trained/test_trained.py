@@ -43,18 +43,17 @@ def run(*words: object) -> None:
 
 
 def table(rows: int = 200) -> pd.DataFrame:
-    """Numbers with gaps, a column of text, and targets of every kind."""
+    """Numbers with gaps, a column of text, a class and a value."""
     generator = np.random.default_rng(0)
     frame = pd.DataFrame(generator.normal(size=(rows, 3)) * [1, 10, 100] + [5, 0, -300], columns=["a", "b", "c"])
     frame["colour"] = generator.choice(["red", "green", "blue"], rows)
     frame["value"] = 3 * frame.a + frame.b + 7 * (frame.colour == "red") + 1000
     frame["kind"] = np.where(frame.value > frame.value.median(), "high", "low")
-    frame["l1"], frame["l2"] = (frame.b > 0).astype(int), (frame.colour == "red").astype(int)
     frame.loc[::17, "a"] = np.nan
     return frame
 
 
-TASKS = {"classification": "kind", "regression": "value", "multilabel": "l1,l2"}
+TASKS = {"classification": "kind", "regression": "value"}
 INPUTS = ["a", "b", "c", "colour"]
 
 
@@ -64,7 +63,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     (folder / "net.py").write_text(NET)
     for task, target in TASKS.items():
-        table()[[*INPUTS, *target.split(",")]].to_csv(folder / f"{task}.csv", index=False)
+        table()[[*INPUTS, target]].to_csv(folder / f"{task}.csv", index=False)
         words = ["train", "--data", folder / f"{task}.csv", "--target", target, "--nodes", 3, "--steps", 200]
         run(*words, "--evaluate", 50, "--model", "mlp:16", "--out", folder / task)
     words = ["--data", folder / "classification.csv", "--target", "kind", "--nodes", 3, "--steps", 60]
@@ -103,15 +102,13 @@ def test_the_accuracy_of_the_most_frequent_class_is_next_to_every_accuracy(
     assert f"{100 * share:.2f} % of the most frequent class" in folder["tests"]["tables"][0]["title"]
     runs = run_table.table(home).set_index("run")
     assert runs["baseline accuracy"]["classification"] == pytest.approx(share)
-    several = np.array(evaluated(home / "multilabel")["confusion"]).sum(2)
-    assert runs["baseline accuracy"]["multilabel"] == pytest.approx((several.max(1) / several.sum(1)).mean())
     assert np.isnan(runs["baseline accuracy"]["regression"])
 
 
 # ---------------------------------------------------------------- predict
 
 
-def test_a_model_predicts_classes_values_and_labels(home: Path) -> None:
+def test_a_model_predicts_classes_and_values(home: Path) -> None:
     rows = table()
     model = dnasa.load(home / "classification")
     assert (model.predict(rows) == rows.kind).mean() > 0.85
@@ -121,10 +118,6 @@ def test_a_model_predicts_classes_values_and_labels(home: Path) -> None:
     assert np.sqrt(((model.predict(rows) - rows.value) ** 2).mean()) < 0.5 * rows.value.std(), "in units of the target"
     with pytest.raises(InputError, match="A regression has no probabilities"):
         model.predict_proba(rows)
-    model = dnasa.load(home / "multilabel")
-    predicted = model.predict(rows)
-    assert ((model.predict_proba(rows) >= 0.5) == predicted).all()
-    assert (predicted == rows[["l1", "l2"]].to_numpy()).mean() > 0.9
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -132,16 +125,11 @@ def test_the_command_writes_what_the_model_predicts(task: str, home: Path, tmp_p
     out = tmp_path / "new" / "predictions.csv"
     run("predict", home / task, home / f"{task}.csv", "--out", out)
     written, model = pd.read_csv(out), dnasa.load(home / task)
-    columns = {
-        "classification": ["prediction", "p_high", "p_low"],
-        "regression": ["prediction"],
-        "multilabel": ["l1", "l2", "p_l1", "p_l2"],
-    }[task]
-    assert list(written) == columns
-    first = model.predict(table())
-    assert (written[columns[: first.ndim]].to_numpy().squeeze() == first).all() or task == "regression"
+    assert list(written) == ["prediction", *(["p_high", "p_low"] if task == "classification" else [])]
     if task == "regression":
-        np.testing.assert_allclose(written.prediction, first, rtol=1e-6)
+        np.testing.assert_allclose(written.prediction, model.predict(table()), rtol=1e-6)
+    else:
+        assert (written.prediction == model.predict(table())).all()
 
 
 def test_texts_that_a_spreadsheet_would_calculate_are_written_as_texts(tmp_path: Path) -> None:
@@ -375,9 +363,9 @@ def test_the_evaluation_is_that_of_scikit_learn(home: Path) -> None:
         if task == "regression":
             truth, values = map(model.encoding.target_values, (rows.test_labels, outputs))
             found = evaluation.regression_errors(measured)
-            assert found["R2"][0] == pytest.approx(r2_score(truth, values), abs=1e-6)
-            assert found["RMSE"][0] == pytest.approx(root_mean_squared_error(truth, values), rel=1e-6)
-            assert found["mean |error|"][0] == pytest.approx(mean_absolute_error(truth, values), rel=1e-6)
+            assert found["R2"] == pytest.approx(r2_score(truth, values), abs=1e-6)
+            assert found["RMSE"] == pytest.approx(root_mean_squared_error(truth, values), rel=1e-6)
+            assert found["mean |error|"] == pytest.approx(mean_absolute_error(truth, values), rel=1e-6)
 
 
 def test_the_joint_model_of_a_regression_has_its_r2_at_each_site(home: Path) -> None:
@@ -390,14 +378,6 @@ def test_the_joint_model_of_a_regression_has_its_r2_at_each_site(home: Path) -> 
     assert np.isnan(none)
     for found, (inputs, labels) in ((first, parts[0]), (last, parts[2])):
         assert found == pytest.approx(r2_score(labels, model.outputs(inputs)), abs=1e-6)
-
-
-def test_a_calibrated_model_has_no_calibration_error() -> None:
-    confidence = np.repeat([0.65, 0.95], [100, 200])
-    right = np.concatenate([np.arange(100) < 65, np.arange(200) < 190])
-    assert evaluation.calibration_error(evaluation.calibration(confidence, right)) == pytest.approx(0, abs=1e-9)
-    wrong = evaluation.calibration(confidence, ~right)
-    assert evaluation.calibration_error(wrong) == pytest.approx((100 * 0.3 + 200 * 0.9) / 300)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -429,32 +409,16 @@ def test_the_report_shows_the_tests_without_the_data(
     words = {
         "classification": ["true / predicted", "recall", "precision"],
         "regression": ["RMSE"],
-        "multilabel": ["label"],
     }[task]
     for word in words:
         assert word in shown
-
-
-def test_each_label_has_its_accuracy_recall_and_precision() -> None:
-    measured = {"task": "multilabel", "names": ["a"], "rows": 10, "confusion": [[[5, 1], [2, 2]]]}
-    measured |= evaluation.calibration(np.full(10, 0.9), np.arange(10) < 7)
-    (row,) = dict(report.tables(measured))["Each label in 10 test rows"].to_dict("records")
-    assert row == {
-        "label": "a",
-        "rows": 4,
-        "predicted": 3,
-        "accuracy": 0.7,
-        "baseline accuracy": 0.6,
-        "recall": 0.5,
-        "precision": pytest.approx(2 / 3),
-    }
 
 
 def test_of_many_classes_those_with_the_lowest_recall_are_reported() -> None:
     counts = np.diag(np.full(50, 9))
     counts[3, 7] = 5
     measured = {"task": "classification", "names": list(range(50)), "rows": int(counts.sum())}
-    measured |= {"confusion": counts.tolist()} | evaluation.calibration(np.full(455, 0.95), np.arange(455) < 450)
+    measured |= {"confusion": counts.tolist()}
     lowest = next(table for title, table in report.tables(measured) if "16 of 50 with the lowest recall" in title)
     assert lowest["class"].iloc[0] == "3"
 
@@ -467,7 +431,7 @@ def test_of_many_classes_those_with_the_lowest_recall_are_reported() -> None:
         {"task": "x"},
         {"rows": "9"},
         {"site_totals": [1], "site_scores": [-1]},
-        {"right": ["a"] * 10},
+        {"confusion": [["a", "b"], [0, 0]]},
     ],
 )
 def test_a_damaged_evaluation_gets_one_clear_line(change: dict[str, Any], home: Path, tmp_path: Path) -> None:

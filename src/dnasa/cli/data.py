@@ -53,7 +53,7 @@ def print_data(options: "SourceOptions") -> None:
         print_fitting(datasets.sizes(rows), f"{rows.name}, from {rows.source}")
     else:
         print_own(options, rows)
-    kinds = {"classification": "Rows of each class", "regression": "Targets", "multilabel": "Rows with each label"}
+    kinds = {"classification": "Rows of each class", "regression": "Targets"}
     table = datasets.division(rows, shards)
     print_fitting(
         table, f"{'Windows' if rows.vocabulary else kinds[rows.task]} at each of {options.nodes} nodes, {how}"

@@ -54,16 +54,14 @@ class Options:
     )
     target: str | None = option(
         None,
-        "Target column of your own table, by name or by position from 0; several labels as a,b,c.",
+        "Target column of your own table, by name or by position from 0.",
     )
     columns: str | None = option(
         None, "Columns of your own table that are inputs, as a,b,c. Default: all but the target."
     )
     drop_columns: str | None = option(None, "Columns of your own table to leave out, as a,b,c.")
     id_column: str | None = option(None, "Column that names the rows: not an input, and repeated in predictions.")
-    task: str | None = option(
-        None, "classification, regression or multilabel. Default: what the target column looks like."
-    )
+    task: str | None = option(None, "classification or regression. Default: what the target column looks like.")
     partition: str = option(
         "iid",
         "How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1); dirichlet alone is dirichlet(0.5).",

@@ -22,11 +22,11 @@ def aligned(summaries: Sequence[Summary]) -> list[Summary]:
     """Put the columns of all sites in the order of the first; an error names the site that does not fit."""
     first = summaries[0]
     for summary in summaries:
-        targets, others = ([target.name for target in one.targets] for one in (first, summary))
-        if targets != others or (not (first.columns and summary.columns) and first.shape != summary.shape):
+        target, other = first.target.name, summary.target.name
+        if target != other or (not (first.columns and summary.columns) and first.shape != summary.shape):
             raise InputError(
                 f"The rows of {first.site} and {summary.site} differ in their shape, {first.shape} and {summary.shape}, or "
-                f"their target, '{','.join(targets)}' and '{','.join(others)}': give all sites the same, and --target by name."
+                f"their target, '{target}' and '{other}': give all sites the same, and --target by name."
             )
     for word in first.absent:
         if all(word in summary.absent for summary in summaries):
@@ -37,8 +37,8 @@ def aligned(summaries: Sequence[Summary]) -> list[Summary]:
     for name in order:
         kinds = ["" if table[name].is_empty else table[name].kind for table in tables]
         _check_kinds(name, summaries, kinds, f"correct it, or {leave_out(name)}")
-    for each in zip(*(summary.targets for summary in summaries), strict=True):
-        _check_kinds(each[0].name, summaries, [target.kind for target in each], "write it the same at all sites")
+    kinds = [summary.target.kind for summary in summaries]
+    _check_kinds(first.target.name, summaries, kinds, "write it the same at all sites")
     pairs = zip(summaries, tables, strict=True)
     return [summary._replace(columns=tuple(table[name] for name in order)) for summary, table in pairs]
 
@@ -79,7 +79,7 @@ def check_classes(summaries: Sequence[Summary]) -> None:
     """Refuse a site that seems to code the classes differently. Arrays, whose columns have no names, may have any."""
     if len(summaries) < 2 or are_positions([column.name for column in summaries[0].columns]):
         return
-    targets = [summary.targets[0] for summary in summaries]
+    targets = [summary.target for summary in summaries]
     classes = [dict(zip(target.values or (), target.counts, strict=True)) for target in targets]
     users = Counter(word for own in classes for word in own)
     usual, holders = max(Counter(map(frozenset, classes)).items(), key=lambda item: (item[1], len(item[0])))
@@ -111,9 +111,8 @@ def warnings(summaries: Sequence[Summary]) -> list[str]:
             lines.append(
                 f"Column '{name}' of {', '.join(users)} has categories that other sites write with other capitals or spaces."
             )
-    for targets in zip(*(summary.targets for summary in summaries), strict=True):
-        if all(target.values is None for target in targets):
-            lines += _units(targets[0].name, sites, [target.moments for target in targets])
+    if all(summary.target.values is None for summary in summaries):
+        lines += _units(summaries[0].target.name, sites, [summary.target.moments for summary in summaries])
     more = len(lines) - MOST
     return lines[:MOST] + ([f"{more} further columns differ between the sites."] if more > 0 else [])
 

@@ -16,7 +16,7 @@ from dnasa.files import refusing_damage
 if TYPE_CHECKING:
     import pandas as pd
 
-TASKS = ("classification", "regression", "multilabel")
+TASKS = ("classification", "regression")
 
 
 class Feature(NamedTuple):
@@ -47,10 +47,10 @@ class Encoding(NamedTuple):
     """Turns rows into inputs, `(encoded - mean) / scale`, and targets into labels.
 
     Attributes:
-        task: "classification", "regression" or "multilabel".
+        task: "classification" or "regression".
         features: The columns of a table; empty for images, texts and arrays of more than two axes.
         shape: The shape of one row of inputs.
-        target: The names of the target columns.
+        target: The name of the target column.
         classes: The names of the classes, of their own type.
         mean: The mean of each input. None: nothing is standardized.
         scale: The standard deviation of each input.
@@ -62,7 +62,7 @@ class Encoding(NamedTuple):
     task: str
     features: tuple[Feature, ...]
     shape: tuple[int, ...]
-    target: tuple[str, ...]
+    target: str
     classes: tuple[Any, ...] = ()
     mean: np.ndarray | None = None
     scale: np.ndarray | None = None
@@ -82,7 +82,7 @@ class Encoding(NamedTuple):
     @property
     def outputs(self) -> int:
         """How many numbers the model gives for a row."""
-        return len(self.classes) if self.task == "classification" else len(self.target)
+        return len(self.classes) if self.task == "classification" else 1
 
     # ------------------------------------------------------------ inputs
 
@@ -171,7 +171,7 @@ class Encoding(NamedTuple):
             raise InputError(f"There is no column '{missing[0]}', which the model was trained with: add or rename it.")
         if len(names) == len(wanted):
             return list(range(len(wanted)))
-        if len(names) == len(wanted) + len(self.target) and are_positions([*wanted, *self.target]):
+        if len(names) == len(wanted) + 1 and are_positions([*wanted, self.target]):
             return list(map(int, wanted))
         raise InputError(
             f"Columns without names: the model needs {len(wanted)} in the order {', '.join(wanted[:3])}, ...; {len(names)} are "
@@ -180,21 +180,17 @@ class Encoding(NamedTuple):
 
     # ------------------------------------------------------------ targets
 
-    def labels(self, targets: "pd.DataFrame", picked: np.ndarray | None = None) -> np.ndarray:
-        """Encode the target columns as class numbers, standardized numbers, or zeros and ones (float32).
+    def labels(self, column: "pd.Series", picked: np.ndarray | None = None) -> np.ndarray:
+        """Encode the target column as class numbers, or as standardized numbers `(rows, 1)` (float32).
 
         Args:
-            targets: The target columns.
+            column: The target column.
             picked: The positions of the rows to use; by default all.
         """
-        rows = targets if picked is None else targets.iloc[picked]
+        rows = column if picked is None else column.iloc[picked]
         if self.task == "classification":
-            return self._class_numbers(rows.iloc[:, 0])
-        columns = [numbers(name, rows.iloc[:, place]) for place, name in enumerate(self.target)]
-        out = np.stack(columns, axis=1)
-        if self.task == "regression" and self.target_mean is not None:
-            out = (out - self.target_mean) / self.target_scale
-        return out.astype(np.float32)
+            return self._class_numbers(rows)
+        return ((numbers(self.target, rows)[:, None] - self.target_mean) / self.target_scale).astype(np.float32)
 
     def target_values(self, outputs: np.ndarray) -> np.ndarray:
         """Outputs of a regression in the target's own units.
@@ -214,7 +210,7 @@ class Encoding(NamedTuple):
             return np.array([number[value] for value in values.tolist()], np.int64)
         except KeyError as error:
             raise InputError(
-                f"Column '{self.target[0]}' has the class {error}, which the model does not know: it knows "
+                f"Column '{self.target}' has the class {error}, which the model does not know: it knows "
                 f"{', '.join(map(str, self.classes[:10]))}."
             ) from error
 
@@ -237,10 +233,12 @@ class Encoding(NamedTuple):
 
         with refusing_damage("The description of the model's inputs"):
             features = TypeAdapter(tuple[Feature, ...]).validate_python(d["features"])
-            shape, target = tuple(map(int, d["shape"])), tuple(map(str, d["target"]))
+            shape = tuple(map(int, d["shape"]))
             arrays = {name: None if d[name] is None else np.asarray(d[name], np.float64) for name in ARRAYS}
             id_column = None if d.get("id_column") is None else str(d["id_column"])
-            encoding = cls(str(d["task"]), features, shape, target, tuple(d["classes"]), **arrays, id_column=id_column)
+            encoding = cls(
+                str(d["task"]), features, shape, str(d["target"]), tuple(d["classes"]), **arrays, id_column=id_column
+            )
             if not encoding._is_consistent():
                 raise ValueError("its parts do not fit together")
         return encoding

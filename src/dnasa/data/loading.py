@@ -33,9 +33,9 @@ def load(
 
     Args:
         name: The name of a known dataset (`DATASETS`), or a path.
-        target: The name of the target column or its position from 0, or several of them.
+        target: The name of the target column or its position from 0.
         context: The length of a text's windows, in characters.
-        task: "classification", "regression" or "multilabel"; by default what the target looks like.
+        task: "classification" or "regression"; by default what the target looks like.
         text: Whether a file is a text rather than a table, as a .txt file without a target is.
         columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out.
@@ -70,10 +70,10 @@ def from_frame(
 
     Args:
         frame: The training rows.
-        target: The name of the target column, or those of several columns of zeros and ones.
+        target: The name of the target column.
         test: The test rows. By default every fifth of the shuffled rows of `frame`.
         name: What the dataset is called.
-        task: "classification", "regression" or "multilabel"; by default what the target looks like.
+        task: "classification" or "regression"; by default what the target looks like.
         columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out.
         id_column: A column that names the rows: it is not an input, and comes back with predictions.
@@ -95,11 +95,11 @@ def from_arrays(
 
     Args:
         inputs: A row for each sample.
-        labels: Numbers or words, or several zeros and ones for each row.
+        labels: A number or a word for each row.
         test_inputs: The inputs of the test rows. By default every fifth of the shuffled rows is for testing.
         test_labels: The labels of the test rows.
         name: What the dataset is called.
-        task: "classification", "regression" or "multilabel"; by default what the labels look like.
+        task: "classification" or "regression"; by default what the labels look like.
     """
     tests = None if test_inputs is None else of_arrays(test_inputs, test_labels, "the test part")
     return encoded(of_arrays(inputs, labels), tests, name, "arrays", task)
@@ -141,9 +141,9 @@ class Split:
 
     def __init__(self, rows: Rows, tests: Rows | None):
         self.rows, self.tests = rows, rows if tests is None else tests
-        self.train, self.test = np.arange(len(rows.targets)), np.arange(len(self.tests.targets))
+        self.train, self.test = np.arange(len(rows.labels)), np.arange(len(self.tests.labels))
         if tests is None:
-            self.train, self.test = hold_out_rows(len(rows.targets))
+            self.train, self.test = hold_out_rows(len(rows.labels))
         shapes = [part.inputs.shape[1:] for part in (rows, self.tests)]
         if not rows.features and shapes[0] != shapes[1]:
             raise InputError(f"Training rows have shape {shapes[0]}, test rows {shapes[1]}: give both the same.")
@@ -152,10 +152,10 @@ class Split:
         return summarize(self.rows, self.train, self.tests, self.test, task)
 
     def training(self, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
-        return encoding.transform(self.rows.inputs, self.train), encoding.labels(self.rows.targets, self.train)
+        return encoding.transform(self.rows.inputs, self.train), encoding.labels(self.rows.labels, self.train)
 
     def testing(self, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
-        return encoding.transform(self.tests.inputs, self.test), encoding.labels(self.tests.targets, self.test)
+        return encoding.transform(self.tests.inputs, self.test), encoding.labels(self.tests.labels, self.test)
 
 
 def encoded(rows: Rows, tests: Rows | None, name: str, source: str, task: str | None = None) -> Dataset:

@@ -47,8 +47,8 @@ def from_shards(
         folder: The folder with the files of the nodes; a process may have those of its own nodes only.
         local_nodes: The nodes of this process.
         nodes: The number of nodes of the network.
-        target: The name of the target column or its position from 0, or several of them.
-        task: "classification", "regression" or "multilabel"; by default what the target looks like.
+        target: The name of the target column or its position from 0.
+        task: "classification" or "regression"; by default what the target looks like.
         allgather_text: With several processes, that of their network.
         columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out; not every site needs to have them.
@@ -82,7 +82,7 @@ def from_shards(
         encoding=encoding,
         notes=tuple(dict.fromkeys(note for split in splits for note in split.rows.notes)),
         test_counts=() if common else tuple(summary.tests for summary in of_nodes),
-        class_counts=total.targets[0].counts,
+        class_counts=total.target.counts,
         warnings=tuple(agreement.warnings(summaries)),
         sites=tuple(Site(summary.site, summary.rows) for summary in of_nodes),
     )

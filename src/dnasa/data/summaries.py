@@ -104,9 +104,9 @@ class Column(NamedTuple):
 class Target(NamedTuple):
     """Summary of a target column: its distinct values and their counts in the training rows; None for real numbers."""
 
-    name: str
-    moments: Moments
-    values: tuple[Any, ...] | None
+    name: str = ""
+    moments: Moments = Moments()
+    values: tuple[Any, ...] | None = None
     counts: tuple[int, ...] = ()
 
     @property
@@ -135,7 +135,7 @@ class Summary(NamedTuple):
     shape: tuple[int, ...] = ()
     columns: tuple[Column, ...] = ()
     array: Moments | None = None
-    targets: tuple[Target, ...] = ()
+    target: Target = Target()
     tests: int = 0
     absent: tuple[str, ...] = ()
     site: str = ""
@@ -147,7 +147,7 @@ class Summary(NamedTuple):
             self.shape,
             tuple(one.merged(two) for one, two in zip(self.columns, other.columns, strict=True)),
             self.array.merged(other.array) if self.array and other.array else None,
-            tuple(one.merged(two) for one, two in zip(self.targets, other.targets, strict=True)),
+            self.target.merged(other.target),
             self.tests + other.tests,
         )
 
@@ -174,16 +174,15 @@ def summarize(rows: "Rows", train: np.ndarray, test: "Rows", test_picked: np.nda
         choose("task", task, dict.fromkeys(TASKS))
     features = tuple(_column(name, rows.column(name), train, test.column(name)) for name in rows.features)
     array = None if features or rows.inputs.dtype == np.uint8 else Moments.of(rows.inputs[train])
-    targets = []
-    for name in map(str, rows.targets):
-        column, tested = rows.targets[name], test.targets[name]
-        for labels in (column, tested):
-            if labels.isna().any():
-                first = columns.row_of(labels, labels.isna().to_numpy())
-                raise InputError(f"Column '{name}' has rows without a label (the first is {first}): fill or drop them.")
-        targets.append(_target(name, column.iloc[train], tested.iloc[test_picked], task))
+    for labels in (rows.labels, test.labels):
+        if labels.isna().any():
+            first = columns.row_of(labels, labels.isna().to_numpy())
+            raise InputError(
+                f"Column '{labels.name}' has rows without a label (the first is {first}): fill or drop them."
+            )
+    target = _target(str(rows.labels.name), rows.labels.iloc[train], test.labels.iloc[test_picked], task)
     shape = tuple(rows.inputs.shape[1:])
-    return Summary(len(train), shape, features, array, tuple(targets), len(test_picked), rows.absent)
+    return Summary(len(train), shape, features, array, target, len(test_picked), rows.absent)
 
 
 def _column(name: str, column: "pd.Series", train: np.ndarray, tested: "pd.Series") -> Column:
@@ -238,33 +237,20 @@ def are_real(different: np.ndarray, rows: float = np.inf) -> bool:
 
 def make_encoding(total: Summary, task: str | None = None) -> Encoding:
     """What all nodes agree on, from the summary of all training rows."""
-    task, first = _task(total.targets, task), total.targets[0]
+    name, moments, values, _ = total.target
+    if task is None:
+        numeric = total.target.kind == "number"
+        real = values is None or (numeric and are_real(np.array(values, float), moments.n))
+        task = "regression" if real else "classification"
     features = tuple(column.feature() for column in total.columns)
     shape = (sum(len(feature.inputs) for feature in features),) if features else total.shape
-    classes = first.values or () if task == "classification" else ()
-    if (task == "classification" and len(classes) < 2) or (task == "regression" and first.moments.constant):
+    classes = values or () if task == "classification" else ()
+    if (task == "classification" and len(classes) < 2) or (task == "regression" and moments.constant):
         raise InputError("All labels are the same: there is nothing to learn.")
-    mean, scale = _scaling(total, features)
-    encoding = Encoding(task, features, shape, tuple(target.name for target in total.targets), classes, mean, scale)
-    if task != "regression":
+    encoding = Encoding(task, features, shape, name, classes, *_scaling(total, features))
+    if task == "classification":
         return encoding
-    target_mean, target_scale = (np.array([value]) for value in (first.moments.mean, first.moments.deviation))
-    return encoding._replace(target_mean=target_mean, target_scale=target_scale)
-
-
-def _task(targets: Sequence[Target], task: str | None) -> str:
-    if len(targets) > 1 and task not in (None, "multilabel"):
-        raise InputError(f"A {task} has one target, not {len(targets)}: give one --target, or --task multilabel.")
-    if len(targets) == 1 and task != "multilabel":
-        (target,) = targets
-        real = target.values is None or (
-            target.kind == "number" and are_real(np.array(target.values, float), target.moments.n)
-        )
-        return task or ("regression" if real else "classification")
-    for target in targets:
-        if target.values is None or not set(target.values) <= {0, 1}:
-            raise InputError(f"Column '{target.name}' is one of several labels: it must hold 0 and 1 only.")
-    return "multilabel"
+    return encoding._replace(target_mean=np.array([moments.mean]), target_scale=np.array([moments.deviation]))
 
 
 def _scaling(total: Summary, features: Sequence[Feature]) -> tuple[np.ndarray | None, np.ndarray | None]:

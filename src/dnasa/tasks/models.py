@@ -11,7 +11,8 @@ import numpy as np
 from torch import nn
 
 from dnasa.core import InputError, choose
-from dnasa.data import CONTEXT, Dataset
+from dnasa.data import Dataset
+from dnasa.data.text import CONTEXT
 from dnasa.problems.models import ACTIVATIONS, gpt, lenet, lstm, perceptron, resnet
 from dnasa.tasks import own_model
 

@@ -263,11 +263,8 @@ def preparation(rows: "Dataset") -> list[str]:
     if encoding is None:
         return []
     count, features = len(encoding.inputs), encoding.features
-    lines = {
-        "classification": [],
-        "regression": [f"Regression of {encoding.target[0]}: the loss is that of the standardized target."],
-        "multilabel": [f"{len(encoding.target)} labels: {', '.join(encoding.target)}."],
-    }[encoding.task]
+    regression = f"Regression of {encoding.target}: the loss is that of the standardized target."
+    lines = [regression] if encoding.task == "regression" else []
     if encoding.mean is not None:
         what = f"{count} input{'s' if count > 1 else ''}" if features else "Inputs"
         lines.append(f"{what} standardized with the mean and standard deviation of the training rows.")

@@ -40,14 +40,12 @@ def _inert(value: Any) -> Any:
 
 
 def table(model: TrainedModel, rows: Any) -> "pd.DataFrame":
-    """`prediction` and the probability `p_CLASS` of each class; several labels or targets have a column each."""
+    """`prediction`, and the probability `p_CLASS` of each class."""
     import pandas as pd
 
     if model.task == "regression":
-        predicted, probabilities = model.predict(rows), pd.DataFrame()
-    else:
-        p = model.predict_proba(rows)
-        predicted = model.decide(p) if model.task == "multilabel" else model.classes[model.decide(p)]
-        probabilities = pd.DataFrame(p, columns=[f"p_{name}" for name in model.classes])
-    names = ["prediction"] if predicted.ndim == 1 else list(model.encoding.target)
-    return pd.concat([pd.DataFrame(predicted, columns=names), probabilities], axis=1)
+        return pd.DataFrame({"prediction": model.predict(rows)})
+    p = model.predict_proba(rows)
+    probabilities = pd.DataFrame(p, columns=[f"p_{name}" for name in model.classes])
+    probabilities.insert(0, "prediction", model.classes[p.argmax(1)])
+    return probabilities
