@@ -10,13 +10,11 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 from archives import ENORMOUS, X, Y, archive, npy, npz
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from dnasa import data
 from dnasa.core import InputError
-from dnasa.data import Dataset, datasets, partitions, reading
+from dnasa.data import Dataset, datasets, reading
 
 REAL = Path(os.environ.get("DNASA_DATA", "/nowhere"))
 
@@ -366,46 +364,3 @@ def test_the_real_cifar10_and_shakespeare_have_their_known_sizes() -> None:
     np.testing.assert_allclose(cifar10.inputs.mean((0, 2, 3)), (125.3, 123.0, 113.9), atol=0.1)
     assert np.bincount(cifar10.labels).tolist() == [5000] * 10
     assert (text.classes, len(text.inputs) + 256) == (65, 1_115_394 * 9 // 10)
-
-
-@given(
-    how=st.sampled_from(["iid", "contiguous", "by_label", "dirichlet(0.1)", "dirichlet(10)", "dirichlet"]),
-    nodes=st.integers(1, 12),
-    rows=st.integers(12, 300),
-    seed=st.integers(0, 99),
-)
-@settings(max_examples=60, deadline=None)
-def test_every_row_belongs_to_exactly_one_node(how: str, nodes: int, rows: int, seed: int) -> None:
-    labels = np.random.default_rng(seed).integers(0, 4, rows)
-    shards = data.partition(how, labels, nodes, seed)
-    assert sorted(np.concatenate(shards).tolist()) == list(range(rows))
-    assert min(map(len, shards)) > 0
-    again = data.partition(how, labels, nodes, seed)
-    assert all(np.array_equal(a, b) for a, b in zip(shards, again, strict=True))
-    if how in ("iid", "contiguous", "by_label"):
-        assert max(map(len, shards)) - min(map(len, shards)) <= 1
-    assert partitions.class_table(labels, shards, 4).sum() == rows
-
-
-def test_by_label_separates_the_classes_and_dirichlet_lies_between() -> None:
-    labels = np.repeat(np.arange(8), 100)
-
-    def purity(how: str) -> float:
-        return np.mean([t.max() / t.sum() for t in partitions.class_table(labels, data.partition(how, labels, 8), 8)])
-
-    assert purity("by_label") == 1
-    assert purity("iid") < 0.3 < purity("dirichlet(0.1)") < 1
-
-
-def test_the_full_name_of_a_partition_has_the_number_that_is_used() -> None:
-    labels = np.arange(200) % 5
-    assert partitions.full_name("dirichlet") == "dirichlet(0.5)"
-    assert partitions.full_name("dirichlet(2)") == "dirichlet(2)"
-    same = zip(data.partition("dirichlet", labels, 4), data.partition("dirichlet(0.5)", labels, 4), strict=True)
-    assert all(np.array_equal(a, b) for a, b in same)
-
-
-@pytest.mark.parametrize("how", ["wat", "dirichlet(x)", "dirichlet(-1)", "iid(3)", "dirichlet(1"])
-def test_an_unreadable_partition_is_refused(how: str) -> None:
-    with pytest.raises(InputError):
-        data.partition(how, np.arange(20) % 2, 4)

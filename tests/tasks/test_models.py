@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import DTypeLike
-from test_data import cifar10, write
-from test_resume import history, run
+from test_cli import refused
+from test_resume import run
 
 from dnasa import data
+from dnasa.cli import app
 from dnasa.core import InputError
 from dnasa.data import Dataset
-from dnasa.data.datasets import CIFAR10_FILES
 from dnasa.problems import Classification, Supervised
 from dnasa.tasks import models, tasks
 
@@ -185,58 +185,24 @@ def test_images_whose_channels_seem_to_come_last_cause_a_warning() -> None:
         models.make("resnet", rows(8, 9, 3))
 
 
-def test_a_text_is_trained_repeated_and_resumed(text: Path, tmp_path: Path) -> None:
-    words = "train --data my.txt --model gpt:1,12,16 --partition contiguous --nodes 3 --steps 8 --evaluate 4 --batch 4"
-    done = run(*words.split(), "--checkpoint-every", 4, "--out", "a", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "Model gpt:1,12,16 with 2,388 parameters, data from my.txt." in done.stdout
-    first = history(tmp_path / "a")
-    assert first.test_loss.iloc[-1] < first.test_loss.iloc[0]
-    config = json.loads((tmp_path / "a" / "config.json").read_text())
-    assert config["options"]["model"] == "gpt:1,12,16"
-    again = run("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "b")  # from another folder
-    assert again.returncode == 0, again.stderr
-    assert history(tmp_path / "b").equals(first)
-    (tmp_path / "b" / "status.json").write_text('{"state": "interrupted"}')
-    resumed = run("resume", tmp_path / "b")
-    assert resumed.returncode == 0, resumed.stderr
-    assert "Resumed from the checkpoint of step 4" in (tmp_path / "b" / "log.txt").read_text()
-    assert history(tmp_path / "b").equals(first)
-
-
-def test_images_of_bytes_are_trained_with_a_residual_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DNASA_DATA", str(tmp_path))
-    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "cache"))
-    for name in CIFAR10_FILES:
-        write(tmp_path / "cifar10" / name, cifar10(range(10))[1], False)
-    words = "compare --data cifar10 --model resnet:8 --nodes 2 --steps 4 --batch 4 --rules dmsgd,dadam --etas 0.001"
-    done = run(*words.split(), "--partition", "by_label")
-    assert done.returncode == 0, done.stderr
-    assert "Model resnet:8 with 44,274 parameters" in done.stdout
-    assert "D-Adam" in done.stdout
-    assert done.stderr.count("Warning: The model has batch norm, and the nodes have different classes") == 1
-    assert "UserWarning" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("train --model vgg", "Unknown model 'vgg'"),
-        ("train --data my.txt", "a context of 256 needs more than 2,560. Give a longer text or a shorter context"),
-        ("train --data my.txt --model gpt:1,10,16", "multiple of 6"),
-        ("train --data my.txt --model gpt:1,12,16 --partition by_label", "use the partition iid or contiguous"),
+        ("train --data FILE", "a context of 256 needs more than 2,560. Give a longer text or a shorter context"),
+        ("train --data FILE --model gpt:1,10,16", "multiple of 6"),
+        ("train --data FILE --model gpt:1,12,16 --partition by_label", "use the partition iid or contiguous"),
     ],
 )
-def test_wrong_models_get_one_clear_line(words: str, message: str, text: Path) -> None:
-    done = run(*words.split(), cwd=text.parent)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_wrong_models_get_one_clear_line(
+    words: str, message: str, text: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refused([text if word == "FILE" else word for word in words.split()], monkeypatch, capfd)
 
 
-def test_the_division_of_a_text_is_shown(tmp_path: Path) -> None:
+def test_the_division_of_a_text_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "long.txt").write_text(TEXT * 5)
-    shown = run(*"data long.txt --partition contiguous --nodes 2".split(), cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    assert "Windows at each of 2 nodes, contiguous" in " ".join(shown.stdout.split())
-    assert "1,721" in shown.stdout
+    app(["data", str(tmp_path / "long.txt"), "--partition", "contiguous", "--nodes", "2"], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert "Windows at each of 2 nodes, contiguous" in " ".join(shown.split())
+    assert "1,721" in shown
