@@ -23,7 +23,7 @@ features, labels = load_breast_cancer(return_X_y=True)  # class 1 is benign
 is_test = np.arange(len(labels)) % 5 == 4
 train, test = features[~is_test], features[is_test]
 classes, test_classes = labels[~is_test], labels[is_test]
-shards = dnasa.data.dirichlet(classes, CLINICS, seed=5, alpha=0.3)
+shards = dnasa.data.partition("dirichlet(0.3)", classes, CLINICS, seed=5)
 
 
 def standardised() -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ from test_resume import fail_at, small
 
 from dnasa import cli
 from dnasa.core import InputError
-from dnasa.data import datasets, formats, from_text
+from dnasa.data import datasets, from_text
 from dnasa.data.loading import load
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint, Damaged
@@ -46,12 +46,12 @@ GOOD = {
 READERS: dict[str, Callable[[Path], Any]] = {
     "csv": lambda path: load(path, "label")[1:3],
     "libsvm": lambda path: list(datasets._parse_a9a([path]).values()),
-    "idx": lambda path: (formats.read_idx(path), None),
+    "idx": lambda path: (datasets.read_idx(path), None),
     "npz": lambda path: load(path)[1:3],
-    "miniboone": formats.read_miniboone,
-    "cifar10": formats.read_cifar10,
-    "cifar10 as JPEG": lambda path: next(formats.read_cifar10_jpeg(path)),
-    "JPEG": lambda path: (formats.decode_jpeg(path.read_bytes(), path), None),
+    "miniboone": datasets.read_miniboone,
+    "cifar10": datasets.read_cifar10,
+    "cifar10 as JPEG": lambda path: next(datasets.read_cifar10_jpeg(path)),
+    "JPEG": lambda path: (datasets.decode_jpeg(path.read_bytes(), path), None),
     "text": lambda path: from_text(path, context=4)[1:3],
 }
 
@@ -105,7 +105,7 @@ WORDS = st.sampled_from(
 OPTIONS = st.sampled_from(
     "nodes topology weights rule eta schedule batch seed seeds evaluate rounds dtype timeout wire drop away stale problem "
     "device engine partition loss-scale checkpoint-every config survive overlap shard-dir target nonsense message-dtype "
-    "plugin stop data model compress separator task no-header no-standardise".split()
+    "plugin stop data model compress task".split()
 )
 
 

@@ -3,7 +3,6 @@
 They work in pipelines, with `GridSearchCV` and with `cross_val_score`. `groups` in `fit` says which node a row belongs to.
 """
 
-import numbers
 import warnings
 from typing import Any, Self
 
@@ -45,8 +44,6 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         weight_decay: float = 0.0,
         early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = PATIENCE,
     ):
         self.model = model
         self.nodes = nodes
@@ -58,8 +55,6 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.weight_decay = weight_decay
         self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on these rows.
@@ -76,22 +71,15 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         rows = Dataset("X", inputs, labels, inputs[:1], labels[:1], encoding=encoding)
         shards = self._shards(X, groups, seed)
         self.nodes_ = len(shards)
-        weight = getattr(self, "class_weight", None)
         options: Any = {"eta": self.eta, "steps": self.steps, "seed": seed, "evaluate": self.steps}
         validation: Shards = []
         stops_early = self._stops_early(shards)
         if stops_early:
-            shards, validation = hold_out_of_each(shards, self.validation_fraction)
-            options |= {"record": Record(patience=self.n_iter_no_change), "evaluate": None}
-        problem = on_shards(
-            rows,
-            shards,
-            self.batch,
-            train_metrics=not stops_early,
-            model=self.model,
-            validation=validation,
-            class_weight=weight,
-        )
+            shards, validation = hold_out_of_each(shards)
+            options |= {"record": Record(patience=PATIENCE), "evaluate": None}
+        weight = getattr(self, "class_weight", None)
+        more: Any = {"model": self.model, "validation": validation, "class_weight": weight}
+        problem = on_shards(rows, shards, self.batch, train_metrics=not stops_early, **more)
         if self.topology is None:
             graph = topology.default(self.nodes_, [example(self.rule)])
         else:
@@ -108,14 +96,8 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
     def _stops_early(self, shards: list[np.ndarray]) -> bool:
         if self.early_stopping not in (True, False, "auto"):
             raise ValueError(f"early_stopping must be 'auto', True or False, not {self.early_stopping!r}.")
-        share = self.validation_fraction
-        if not isinstance(share, numbers.Real) or not 0 < share < 1:
-            raise ValueError(f"validation_fraction must be a number between 0 and 1, not {share!r}.")
-        if self.n_iter_no_change < 1:
-            raise ValueError(f"n_iter_no_change must be at least 1, not {self.n_iter_no_change!r}.")
-        counts = [len(shard) for shard in shards]
         if self.early_stopping == "auto":
-            return not too_short(counts, self.steps * self.batch)
+            return not too_short([len(shard) for shard in shards], self.steps * self.batch)
         return bool(self.early_stopping)
 
     def _shards(self, X: np.ndarray, groups: Any, seed: int) -> list[np.ndarray]:
@@ -138,7 +120,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         features = tuple(Feature(str(name), "number") for name in names)
         mean, deviation = X.mean(0), X.std(0)
         deviation[deviation == 0] = 1
-        return Encoding(task, features, (X.shape[1],), ("y",), mean=mean, scale=deviation, **more)
+        return Encoding(task, features, (X.shape[1],), "y", mean=mean, scale=deviation, **more)
 
     def _outputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
@@ -146,8 +128,8 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         return self.model_.outputs(self.model_.encoding.scaled(rows))
 
 
-class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[misc]
-    """A model that predicts classes and their probabilities, trained with cross-entropy.
+class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[misc]
+    """A model that predicts a number, trained with the squared error.
 
     Inputs are standardized. `model_.to_torch()` is the trained network, `nodes_` the number of nodes, `n_iter_` the number
     of steps taken.
@@ -161,12 +143,33 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         steps: The number of steps.
         batch: Rows that a node draws in each step.
         random_state: The seed, as in scikit-learn.
-        class_weight: None, "balanced" or a weight for each class, as in scikit-learn.
         weight_decay: Decoupled weight decay, as in `dnasa.solve`.
-        early_stopping: Whether to stop when the loss on validation rows no longer improves, and to keep the best model. "auto":
-            with at least 100 rows and more than 5 passes over them.
-        validation_fraction: The share of each node's rows that is validated on.
-        n_iter_no_change: Evaluations without improvement after which training stops.
+        early_stopping: Whether to hold out a tenth of each node's rows, to stop when the loss on them no longer improves, and
+            to keep the best model. "auto": with at least 100 rows and more than 5 passes over them.
+    """
+
+    def _labels(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, Encoding]:
+        mean, scale = np.array([y.mean()]), np.array([y.std() or 1.0])
+        labels = ((y[:, None] - mean) / scale).astype(np.float32)
+        return labels, self._encoding(X, "regression", target_mean=mean, target_scale=scale)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The prediction for each row.
+
+        Args:
+            X: The inputs, `(rows, features)`.
+        """
+        outputs = self._outputs(X)
+        return self.model_.encoding.target_values(outputs)[:, 0]
+
+
+class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[misc]
+    """A model that predicts classes and their probabilities, trained with cross-entropy.
+
+    Its other arguments and attributes are those of `DecentralizedRegressor`.
+
+    Args:
+        class_weight: None, "balanced" or a weight for each class, as in scikit-learn.
 
     Examples:
         ```python
@@ -185,16 +188,11 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         steps: int = 1000,
         batch: int = 32,
         random_state: Any = None,
-        class_weight: Any = None,
         weight_decay: float = 0.0,
         early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = PATIENCE,
+        class_weight: Any = None,
     ):
-        super().__init__(
-            *(model, nodes, topology, rule, eta, steps, batch, random_state),
-            *(weight_decay, early_stopping, validation_fraction, n_iter_no_change),
-        )
+        super().__init__(model, nodes, topology, rule, eta, steps, batch, random_state, weight_decay, early_stopping)
         self.class_weight = class_weight
 
     def _labels(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, Encoding]:
@@ -221,40 +219,3 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         """
         outputs = self._outputs(X)
         return self.model_.probabilities(outputs)
-
-
-class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[misc]
-    """A model that predicts a number, trained with the squared error.
-
-    Inputs are standardized. `model_.to_torch()` is the trained network, `nodes_` the number of nodes, `n_iter_` the number
-    of steps taken.
-
-    Args:
-        model: The network by its name, as `--model` takes it: "mlp:64" is a perceptron with 64 hidden units.
-        nodes: The number of nodes, where `fit` is given no groups.
-        topology: The name of the graph; by default exact, or ring where the rule needs a fixed graph.
-        rule: The name of the rule.
-        eta: The stepsize, for rules that need one.
-        steps: The number of steps.
-        batch: Rows that a node draws in each step.
-        random_state: The seed, as in scikit-learn.
-        weight_decay: Decoupled weight decay, as in `dnasa.solve`.
-        early_stopping: Whether to stop when the loss on validation rows no longer improves, and to keep the best model. "auto":
-            with at least 100 rows and more than 5 passes over them.
-        validation_fraction: The share of each node's rows that is validated on.
-        n_iter_no_change: Evaluations without improvement after which training stops.
-    """
-
-    def _labels(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, Encoding]:
-        mean, scale = np.array([y.mean()]), np.array([y.std() or 1.0])
-        labels = ((y[:, None] - mean) / scale).astype(np.float32)
-        return labels, self._encoding(X, "regression", target_mean=mean, target_scale=scale)
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The prediction for each row.
-
-        Args:
-            X: The inputs, `(rows, features)`.
-        """
-        outputs = self._outputs(X)
-        return self.model_.encoding.target_values(outputs)[:, 0]

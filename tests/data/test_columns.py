@@ -53,12 +53,12 @@ def test_inputs_are_the_columns_that_are_chosen(tmp_path: Path, options: Any, le
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "'patient' has 48 different texts .* with --drop-columns patient, or keep it .* with --id-column patient"),
+        ({}, "'patient' has 48 different texts .* --drop-columns patient, keep it .* --id-column patient"),
         ({"drop_columns": "pateint"}, "has no column 'pateint'. Its columns: patient"),
         ({"id_column": "pateint"}, "has no column 'pateint'"),
         ({"columns": "agee"}, "has no column 'agee'"),
-        ({"drop_columns": "kind"}, "'kind' is the target of The frame"),
-        ({"columns": "kind"}, "No column of The frame is left"),
+        ({"drop_columns": "kind"}, "The frame needs its target and at least one input"),
+        ({"columns": "kind"}, "The frame needs its target and at least one input"),
     ],
 )
 def test_a_wrong_choice_gets_one_line(options: Any, words: str) -> None:

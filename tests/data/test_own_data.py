@@ -14,8 +14,8 @@ from PIL import Image
 
 from dnasa import data, solve, topology
 from dnasa.core import Array, InputError
-from dnasa.data import Dataset, Encoding, reading
-from dnasa.data.unlabelled import read_rows
+from dnasa.data import Dataset, Encoding
+from dnasa.data.reading import read_rows
 from dnasa.tasks import tasks
 
 CLASSES, FEATURES, ROWS = 11, 48, 1100
@@ -39,8 +39,8 @@ def encoding_of(rows: Dataset) -> Encoding:
     return rows.encoding
 
 
-def text(separator: str, header: bool = True) -> str:
-    return FRAME.to_csv(index=False, header=header, sep=separator)
+def text(separator: str) -> str:
+    return FRAME.to_csv(index=False, sep=separator)
 
 
 def libsvm() -> str:
@@ -65,11 +65,7 @@ def parquet(path: Path) -> Dataset:
     return data.load(str(path / "x.parquet"), "kind")
 
 
-def torch_pairs(path: Path) -> Dataset:
-    return data.from_torch(torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)))
-
-
-FORMATS = {
+FORMATS: dict[str, Callable[[Path], Dataset]] = {
     "csv": lambda path: data.load(written(path, "x.csv", text(",")), "kind"),
     "csv by position": lambda path: data.load(written(path, "x.csv", text(",")), "48"),
     "tsv": lambda path: data.load(written(path, "x.tsv", text("\t")), "kind"),
@@ -79,18 +75,17 @@ FORMATS = {
         written(path, "x.csv", FRAME.to_csv(index=False, sep=";", decimal=",")), "kind"
     ),
     "whitespace": lambda path: data.load(written(path, "x.txt", text(" ")), "kind"),
-    "no header": lambda path: data.load(written(path, "x.csv", text(",", header=False)), "48"),
+    "a byte-order mark": lambda path: data.load(written(path, "x.csv", b"\xef\xbb\xbf" + text(",").encode()), "kind"),
     "a header of numbers": lambda path: data.load(
         written(path, "x.csv", FRAME.set_axis(range(FEATURES + 1), axis=1).to_csv(index=False)), "48"
     ),
     "row numbers": lambda path: data.load(written(path, "x.csv", FRAME.to_csv()), "kind"),
     "gzip": lambda path: data.load(written(path, "x.csv.gz", gzip.compress(text(",").encode())), "kind"),
-    "LIBSVM": lambda path: data.load(written(path, "x.txt", libsvm())),
+    "LIBSVM": lambda path: data.load(written(path, "x.libsvm", libsvm())),
     "npz": npz_file,
     "parquet": parquet,
     "frame": lambda path: data.from_frame(FRAME, "kind"),
     "arrays": lambda path: data.from_arrays(X, Y),
-    "torch": torch_pairs,
 }
 
 
@@ -134,12 +129,6 @@ def test_files_arrays_and_shards_are_learned_within_three_tenths_of_a_point(tmp_
     assert abs(accuracy(*shards) - wanted) <= 0.003
 
 
-def test_without_standardising_inputs_stay_as_they_are() -> None:
-    rows = data.from_arrays(X, Y, standardise=False)
-    np.testing.assert_allclose(np.sort(np.r_[rows.inputs, rows.test_inputs][:, 5]), np.sort(X[:, 5]), rtol=1e-6)
-    assert encoding_of(rows).mean is None
-
-
 def test_constant_columns_become_zero_and_large_offsets_keep_their_digits() -> None:
     rng = np.random.default_rng(0)
     inputs = np.stack([np.full(50, 0.1), 1e9 + rng.standard_normal(50)], axis=1)
@@ -161,14 +150,14 @@ def mixed(rows: int = 60) -> pd.DataFrame:
 
 
 def test_text_becomes_categories_and_missing_values_a_mean_and_a_flag() -> None:
-    rows = data.from_frame(mixed(), "price", standardise=False)
+    rows = data.from_frame(mixed(), "price")
     assert encoding_of(rows).inputs == ("age", "age missing", "colour missing", "colour=green", "colour=red")
     encoded = encoding_of(rows).encode(mixed())
     train, _ = data.loading.hold_out_rows(60)
     assert encoded[3].tolist()[:2] == [pytest.approx(mixed().age[train].mean()), 1]
     assert encoded[5, 2:].tolist() == [1, 0, 0]
     assert (encoded[:, 2:].sum(1) == 1).all()
-    np.testing.assert_array_equal(encoded[train], rows.inputs)
+    np.testing.assert_allclose(encoding_of(rows).scaled(encoded[train]), rows.inputs, atol=1e-5)
     unknown = mixed().assign(colour="violet")
     assert not encoding_of(rows).encode(unknown)[:, 3:].any()
 
@@ -187,7 +176,7 @@ def test_an_encoding_survives_json_and_refuses_damage() -> None:
     encoding = encoding_of(data.from_frame(mixed(), "price"))
     stored = json.loads(json.dumps(encoding.to_json()))
     np.testing.assert_array_equal(Encoding.from_json(stored).transform(mixed()), encoding.transform(mixed()))
-    damages: Any = {"task": "wat"}, {"shape": [3]}, {"mean": [0.0]}, {"features": [1]}, {"target": []}, {"scale": None}
+    damages: Any = {"task": "wat"}, {"shape": [3]}, {"mean": [0.0]}, {"features": [1]}, {"scale": None}
     for damaged in ([], *(stored | damage for damage in damages)):
         with pytest.raises(InputError, match="damaged"):
             Encoding.from_json(damaged)
@@ -197,7 +186,7 @@ def test_new_rows_are_read_by_name_or_else_by_position() -> None:
     rows = data.from_frame(mixed(), "price")
     shuffled = mixed()[["colour", "price", "age"]]
     np.testing.assert_array_equal(encoding_of(rows).encode(shuffled), encoding_of(rows).encode(mixed()))
-    with pytest.raises(InputError, match="no column 'age'"):
+    with pytest.raises(InputError, match="no column 'age', which the model was trained with: add or rename it"):
         encoding_of(rows).encode(mixed()[["colour"]])
     with pytest.raises(InputError, match="'age' must hold numbers; row 2 has 'old'"):
         encoding_of(rows).encode(mixed().astype({"age": object}).assign(age=["1", "2", "old"] * 20))
@@ -211,16 +200,11 @@ def test_rows_without_names_are_taken_by_position_if_their_number_fits(tmp_path:
     expected = X.astype(np.float32)
     for encoding, rows in ((named, X), (bare, FRAME.drop(columns="kind")), (last, FRAME), (last, X)):
         np.testing.assert_array_equal(encoding.encode(rows), expected)
-    for name, content in {
-        "x.txt": FRAME.drop(columns="kind").to_csv(index=False, header=False, sep=" "),
-        "x.libsvm": libsvm(),
-    }.items():
-        rows, _ = read_rows(Path(written(tmp_path, name, content)), named)
-        np.testing.assert_allclose(named.encode(rows), expected, rtol=1e-5)
-    order = r"These rows have no column names: the model needs 48 columns in the order f0, f1, f2, \.\.\.; 49 are given"
-    with pytest.raises(InputError, match=order):
+    rows, _ = read_rows(Path(written(tmp_path, "x.libsvm", libsvm())), named)
+    np.testing.assert_allclose(named.encode(rows), expected, rtol=1e-5)
+    with pytest.raises(InputError, match=r"the model needs 48 in the order f0, f1, f2, \.\.\.; 49 are given"):
         named.encode(np.c_[X, Y])
-    with pytest.raises(InputError, match="The training rows have no column names: the model needs 48 columns; 49 are"):
+    with pytest.raises(InputError, match=r"the model needs 48 in the order 0, 1, 2, \.\.\.; 49 are given"):
         bare.encode(FRAME)
 
 
@@ -228,14 +212,6 @@ def test_rows_of_a_libsvm_file_are_as_wide_as_the_table_of_the_model(tmp_path: P
     encoding = encoding_of(data.from_frame(mixed(), "price"))
     rows, _ = read_rows(Path(written(tmp_path, "x.libsvm", "1 1:3\n2 1:4\n")), encoding)
     assert rows.shape == (2, 2)
-
-
-def test_a_missing_column_names_the_one_that_is_nearest() -> None:
-    encoding = encoding_of(data.from_frame(mixed(), "price"))
-    with pytest.raises(InputError, match="no column 'age', which the model needs; there is 'Age': rename it"):
-        encoding.encode(mixed().rename(columns={"age": "Age"}))
-    with pytest.raises(InputError, match="no column 'age', which the model was trained with: add it"):
-        encoding.encode(mixed()[["colour", "price"]])
 
 
 def test_a_value_missing_where_training_had_none_is_refused() -> None:
@@ -256,7 +232,6 @@ def test_a_value_missing_where_training_had_none_is_refused() -> None:
         (np.arange(60.0) % 2, "classification"),
         (np.arange(60) % 2 == 0, "classification"),
         (np.array(list("abc") * 20), "classification"),
-        (np.arange(120).reshape(60, 2) % 2, "multilabel"),
     ],
 )
 def test_the_task_is_found_out(target: Array, task: str) -> None:
@@ -293,15 +268,6 @@ def test_a_regression_reports_rmse_and_r2_in_the_targets_own_units() -> None:
     assert not [name for name in result.history if "target" in name]
 
 
-def test_several_labels_report_the_share_of_right_labels() -> None:
-    labels = np.stack([X[:, 0] > X[:, 0].mean(), X[:, 1] > X[:, 1].mean()], axis=1)
-    rows = data.from_arrays(X[:, :2], labels)
-    last = solve(tasks.on_shards(rows, data.partition("iid", rows.labels, 4)), topology.ring(4), steps=60).final()
-    assert last.test_label_accuracy.item() > 0.9
-    with pytest.raises(InputError, match="'label 1' is one of several labels: it must hold 0 and 1"):
-        data.from_arrays(X, np.stack([Y % 2, Y], axis=1))
-
-
 def test_targets_without_classes_are_divided_iid_or_contiguous() -> None:
     rows = data.from_arrays(X, X[:, 0])
     assert sum(map(len, data.partition("contiguous", rows.labels, 4))) == len(rows.labels)
@@ -323,58 +289,38 @@ TABLE = column(str)
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("ragged.csv", "a,b,kind\n1,2,x\n3,4,5,y\n" + "5,6,x\n" * 9, "line 3 has 4 values and those before it have 3"),
-        ("twice.csv", "a,a,kind\n" + "1,2,x\n3,4,y\n" * 5, "two columns named 'a'"),
+        ("ragged.csv", "a,b,kind\n1,2,x\n3,4,5,y\n" + "5,6,x\n" * 9, "Expected 3 fields in line 3, saw 4"),
+        ("twice.csv", "a,a,kind\n" + "1,2,x\n3,4,y\n" * 5, "Two columns of twice.csv have the same name"),
+        ("numbers.csv", "5.1,3.5,x\n" + "1,2,x\n3,4,y\n" * 5, "no header line, or a column called '5.1'"),
+        ("empty.csv", "", "empty.csv is not a table"),
+        ("header.csv", "a,kind\n", "no rows below its header"),
         (
-            "dates.csv",
-            "when,kind\n" + "".join(f"2020-01-{i}T{i},{i % 2}\n" for i in range(400)),
-            "Column 'when' has 320 different texts in 320 rows",
+            "infinite.csv",
+            "a,kind\n" + "1,x\ninf,y\n" * 5,
+            r"Column 'a' has a missing, infinite or enormous value \(row 2\)",
         ),
-        ("infinite.csv", "a,kind\n" + "1,x\ninf,y\n" * 5, r"Column 'a' has an infinite value \(line 3\)"),
-        (
-            "enormous.csv",
-            "a,kind\n" + "1,x\n1e200,y\n" * 5,
-            r"has the value 1e\+200, too large for single precision \(line 3",
-        ),
-        ("unlabelled.csv", "a,kind\n" + "1,x\n2,\n" * 5, r"'kind' has rows without a label \(the first is line 3\)"),
-        ("short.csv", "a,b,kind\n1,2,x\n3\n" + "5,6,y\n" * 9, "line 3.*A line with too few values has none at its end"),
-        ("gap.csv", "a,kind\n\n1,x\n2,\n" + "1,x\n" * 5, r"\(the first is row 1\)"),
-        (
-            "one-word.csv",
-            TABLE.replace("\n50,", "\noops,"),
-            "'a' holds 'oops' in line 52; 199 of 200 values are numbers: correct",
-        ),
-        (
-            "iso.csv",
-            column(lambda i: f"2020-{1 + i % 12:02}-01"),
-            "Column 'a' holds dates, such as '2020-.*--drop-columns a",
-        ),
-        ("german.csv", column(lambda i: f"{1 + i % 28:02}.01.2020 10:30"), "Column 'a' holds dates"),
-        ("percent.csv", column(lambda i: f"{i}%"), "'a' holds numbers such as '.*%': write them with digits"),
-        ("thousands.csv", column(lambda i: f'"1,{i:03}.5"'), "'a' holds numbers such as '1,"),
-        (
-            "names.csv",
-            column(lambda i: f"id{i:03}x"),
-            "'a' has 160 different texts in 160 rows.*--id-column a",
-        ),
+        ("enormous.csv", "a,kind\n" + "1,x\n1e200,y\n" * 5, r"enormous value \(row 2\)"),
+        ("unlabelled.csv", "a,kind\n" + "1,x\n2,\n" * 5, r"'kind' has rows without a label \(the first is row 2\)"),
+        ("short.csv", "a,b,kind\n1,2,x\n3\n" + "5,6,y\n" * 9, "without a label .*row 2"),
+        ("one-word.csv", TABLE.replace("\n50,", "\noops,"), "'a' holds mostly numbers or dates, and 'oops' in row 51"),
+        ("iso.csv", column(lambda i: f"2020-{1 + i % 12:02}-01"), "dates, and '2020-01-01' in row 1.*--drop-columns a"),
+        ("german.csv", column(lambda i: f"{1 + i % 28:02}.01.2020 10:30"), "numbers or dates"),
+        ("percent.csv", column(lambda i: f"{i}%"), "'a' holds mostly numbers .*'0%'.*: write numbers with digits"),
+        ("thousands.csv", column(lambda i: f'"1,{i:03}.5"'), "and '1,000.5' in row 1"),
+        ("names.csv", column(lambda i: f"id{i:03}x"), "'a' has 160 different texts in 160 rows.*--id-column a"),
         (
             "every.csv",
             column(lambda i: f"c{i}").replace("a,kind", "kind,a"),
             "'kind' has 200 different values in 200 rows, too many for classes: give another --target",
         ),
-        ("empty-column.csv", "a,b,kind\n" + "1,,x\n2,,y\n" * 5, "'b' has no values"),
-        (
-            "utf16.csv",
-            "a,kind\n1,x\n".encode("utf-16"),
-            "is not UTF-8 text: convert it, such as `iconv -f utf16 -t utf8 utf16",
-        ),
-        ("latin.csv", "größe,kind\n1,x\n".encode("latin1"), r"`iconv -f latin1 -t utf8 latin.csv > new.csv`"),
-        ("random.csv.gz", b"\xff\x00\x81" * 99, "random.csv.gz is neither gzipped nor text"),
-        ("rows.json", '{"a": 1}', "rows.json is JSON: save it as .csv"),
-        ("quote.csv", 'a,kind\n1,x\n"2,y\n' + "1,x\n" * 9, "a quote in line 3 is never closed"),
-        ("remark.csv", "# made by me\na,b,kind\n" + "1,2,x\n3,4,y\n" * 5, "than its header, '# made by me', has names"),
+        ("empty-column.csv", "a,b,kind\n" + "1,,x\n2,,y\n" * 5, "'b' has no value"),
+        ("utf16.csv", "a,kind\n1,x\n".encode("utf-16"), "is not UTF-8 text: convert it"),
+        ("random.csv.gz", b"\xff\x00\x81" * 99, "random.csv.gz is not"),
+        ("rows.json", '{"a": 1}', "rows.json has no format that can be read: save it as .csv"),
+        ("quote.csv", 'a,kind\n1,x\n"2,y\n' + "1,x\n" * 9, "EOF inside string starting at row 2"),
+        ("remark.csv", "# made by me\na,b,kind\n" + "1,2,x\n3,4,y\n" * 5, "no column 'kind'. Its columns: #, made"),
+        ("wide.csv", "a,kind\n" + "0,1,x\n1,2,y\n" * 5, "more values than its header"),
         ("one.csv", "kind\nx\ny\n", "has one column"),
-        ("book.ods", b"PK\x03\x04", "is a spreadsheet: save it as .xlsx or .csv"),
         ("book.xlsx", b"PK\x03\x04", "is not an Excel workbook, or has a password"),
         ("broken.parquet", b"PAR1 no", "is not a parquet file"),
         ("cut.csv.gz", gzip.compress(text(",").encode(), mtime=0)[:-20], "Cannot read"),
@@ -408,45 +354,10 @@ def test_a_target_that_is_missing_or_unknown_lists_the_columns(tmp_path: Path) -
         data.load("wat")
 
 
-@pytest.mark.parametrize(
-    ("first", "rest", "header"),
-    [
-        ("a,b", "1,2", True),
-        ("1,2", "3,4", False),
-        ("5.1,setosa", "4.9,setosa", False),
-        ("width,species", "4.9,setosa", True),
-        ("name,town", "ann,rome", True),
-        ("ann,rome", "ann,paris", False),
-        ("0,1", "7,8", True),
-        ("2001,2002", "7,8", False),
-        (",x", "0,5", True),
-        ("?,1", "3,4", False),
-    ],
-)
-def test_a_header_is_found_out(first: str, rest: str, header: bool) -> None:
-    assert reading.has_header([first.split(","), rest.split(","), rest.split(",")], None) == header
-
-
-def test_no_header_may_be_declared(tmp_path: Path) -> None:
-    path = written(tmp_path, "x.csv", "ann,rome\n" + "bob,paris\nann,oslo\n" * 6)
-    assert len(data.load(path, "0", header=False).labels) + len(data.load(path, "0", header=False).test_labels) == 13
-
-
-@pytest.mark.parametrize(
-    ("content", "table"),
-    [
-        ("1 2 3\n4 5 6\n", True),
-        ("a\tb\n1\t2\n3\t4\n", True),
-        ("+1 1:0.5 7:1\n-1 2:3\n", True),
-        ("To be, or not to be,\nthat is the question, friends,\n", False),
-        ("one line, and nothing else\n", False),
-        ("first, second\nthird, fourth\n", False),
-    ],
-)
-def test_a_text_file_is_a_table_if_its_lines_have_columns_of_numbers(tmp_path: Path, content: str, table: bool) -> None:
-    path = tmp_path / "x.txt"
-    path.write_text(content)
-    assert reading.is_table(path) == table
+def test_a_txt_file_is_a_table_if_it_has_a_target(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.txt", "a b kind\n" + "1 2 x\n3 4 y\n" * 300)
+    assert data.load(path, "kind").inputs.shape[1:] == (2,)
+    assert data.load(path).vocabulary
 
 
 def test_a_folder_of_training_and_test_files_is_read(tmp_path: Path) -> None:
@@ -473,7 +384,7 @@ def test_a_folder_of_images_by_class_is_read_as_bytes(tmp_path: Path) -> None:
     assert rows.labels.tolist() == [0] * 6 + [1] * 6
     assert rows.inputs[0, 0, 0, 0] == 200
     paint(tmp_path / "train" / "cat" / "large.png", (1, 2, 3), size=(9, 6))
-    with pytest.raises(InputError, match=r"large.png has 9 x 6 pixels and .* has 8 x 6 pixels: make all images"):
+    with pytest.raises(InputError, match=r"large.png has 9 x 6 pixels and others have 8 x 6 pixels: make all images"):
         data.load(str(tmp_path))
     (tmp_path / "train" / "cat" / "large.png").write_bytes(b"no image")
     with pytest.raises(InputError, match="not an image"):

@@ -1,6 +1,5 @@
 """Each seed draws its own partition; the same seed has the same partition for every rule and stepsize."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dnasa import data, solve, topology
-from dnasa.cli.commands import app
 from dnasa.core import InputError, Interrupted
+from dnasa.data import partitions
 from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron
 from dnasa.problems.supervised import Supervised, cross_entropy
@@ -95,34 +95,6 @@ def test_wrong_shards_of_a_later_seed_are_refused_before_the_first_step(shards: 
         solve(classification(shards), RING, seed=[0, 1], **TRAINED)
 
 
-# ---------------------------------------------------------------- commands
-
-OPTIONS = "--nodes 3 --topology complete --steps 2 --evaluate 2 --partition dirichlet(0.3) --log-json".split()
-
-
-def losses(*words: str) -> list[float]:
-    """The training loss at the start of each seed, which depends on the partition."""
-    command = [*words, *OPTIONS, "--metric", "train_loss"] if words[0] == "compare" else [*words, *OPTIONS]
-    done = CliRunner().invoke(app, command, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    return [row["train_loss"] for row in rows if row["step"] == 0]
-
-
-@pytest.mark.parametrize("command", ["train", "compare --rules dnasa"])
-def test_one_option_gives_all_seeds_the_same_partition(command: str) -> None:
-    words = [*command.split(), "--seeds", "2"]
-    own, first, second = (losses(*words, *more) for more in ([], ["--partition-seed", "0"], ["--partition-seed", "1"]))
-    assert own == [first[0], second[1]]
-    assert own[1] != first[1]
-
-
-@pytest.mark.parametrize("words", ["--problem least_squares", "--shard-dir shards"])
-def test_without_a_partition_to_draw_its_seed_is_refused(words: str) -> None:
-    done = CliRunner().invoke(app, ["train", *words.split(), "--partition-seed", "1"])
-    assert str(done.exception).startswith(("--partition-seed belongs to", "--partition-seed cannot be used with"))
-
-
 def test_validation_rows_are_training_rows_that_nobody_trains_on() -> None:
     rows = data.load("digits")
     train, validation = data.hold_out(rows)
@@ -147,3 +119,46 @@ def test_data_that_stays_at_its_node_is_validated_there() -> None:
         assert sorted([*kept, *out]) == list(before)
     with pytest.raises(InputError, match="one training row"):
         data.hold_out_of_each([np.arange(1)])
+
+
+@given(
+    how=st.sampled_from(["iid", "contiguous", "by_label", "dirichlet(0.1)", "dirichlet(10)", "dirichlet"]),
+    nodes=st.integers(1, 12),
+    rows=st.integers(12, 300),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_row_belongs_to_exactly_one_node(how: str, nodes: int, rows: int, seed: int) -> None:
+    labels = np.random.default_rng(seed).integers(0, 4, rows)
+    shards = data.partition(how, labels, nodes, seed)
+    assert sorted(np.concatenate(shards).tolist()) == list(range(rows))
+    assert min(map(len, shards)) > 0
+    again = data.partition(how, labels, nodes, seed)
+    assert all(np.array_equal(a, b) for a, b in zip(shards, again, strict=True))
+    if how in ("iid", "contiguous", "by_label"):
+        assert max(map(len, shards)) - min(map(len, shards)) <= 1
+    assert partitions.class_table(labels, shards, 4).sum() == rows
+
+
+def test_by_label_separates_the_classes_and_dirichlet_lies_between() -> None:
+    labels = np.repeat(np.arange(8), 100)
+
+    def purity(how: str) -> float:
+        return np.mean([t.max() / t.sum() for t in partitions.class_table(labels, data.partition(how, labels, 8), 8)])
+
+    assert purity("by_label") == 1
+    assert purity("iid") < 0.3 < purity("dirichlet(0.1)") < 1
+
+
+def test_the_full_name_of_a_partition_has_the_number_that_is_used() -> None:
+    labels = np.arange(200) % 5
+    assert partitions.full_name("dirichlet") == "dirichlet(0.5)"
+    assert partitions.full_name("dirichlet(2)") == "dirichlet(2)"
+    same = zip(data.partition("dirichlet", labels, 4), data.partition("dirichlet(0.5)", labels, 4), strict=True)
+    assert all(np.array_equal(a, b) for a, b in same)
+
+
+@pytest.mark.parametrize("how", ["wat", "dirichlet(x)", "dirichlet(-1)", "iid(3)", "dirichlet(1"])
+def test_an_unreadable_partition_is_refused(how: str) -> None:
+    with pytest.raises(InputError):
+        data.partition(how, np.arange(20) % 2, 4)

@@ -312,7 +312,7 @@ def test_a_text_that_cannot_be_read_names_its_site(text: str) -> None:
     )
     problem, score = dnasa.problems.LeastSquares(), {"task": "classification", "site_scores": [1.0, 2.0]}
     divergence = Divergence(network, 2, 3)
-    own = json.dumps([Summary(3, (1,), (), None, (), 1, (), "berlin")])
+    own = json.dumps([Summary(3, (1,), tests=1, site="berlin")])
     readers: list[Callable[[], Any]] = [
         lambda: agree(network, {"the rule": "dnasa"}),
         lambda: _node_data(problem, network, [0]),

@@ -123,13 +123,11 @@ def test_side_by_side_runs_equal_separate_ones() -> None:
         torch.testing.assert_close(batch.x[run], alone.x, rtol=0, atol=1e-12)
 
 
-def test_training_learns_and_every_node_can_be_tested() -> None:
+def test_training_learns() -> None:
     task = problem()
     result = dnasa.solve(task, topology.ring(4), steps=400)
     assert result.final().train_loss.item() < 0.2 * result.history.train_loss.iloc[0]
     assert result.final().test_accuracy.item() > 0.7
-    assert task.accuracies(result.x).shape == (4,)
-    assert float(task.accuracies(result.x).min()) > 0.7
 
 
 def test_without_train_metrics_only_the_test_rows_are_evaluated() -> None:

@@ -123,7 +123,7 @@ def test_own_tables_stop_early_by_default_and_nothing_else_does(tmp_path: Path) 
     assert patience_of(tiny, "off: 32 training rows are fewer than 100", target="y") is None
     assert patience_of(tiny, on, target="y", early_stopping=True) == PATIENCE
     assert patience_of("digits", "off: it is the default for tables of your own", steps=10_000) is None
-    assert patience_of("digits", on, patience=3) == 3
+    assert patience_of("digits", on, early_stopping=True) == PATIENCE
 
 
 def test_a_test_file_leaves_early_stopping_on(tmp_path: Path) -> None:
@@ -140,8 +140,6 @@ def test_a_test_file_leaves_early_stopping_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--no-early-stopping", "--patience", "3"], "leave out --no-early-stopping"),
-        (["--patience", "0"], "patience must be"),
         (["--problem", "least_squares", "--early-stopping"], "belongs to --data"),
     ],
 )

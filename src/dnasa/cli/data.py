@@ -11,12 +11,10 @@ from dnasa.cli.rendering import console, print_fitting, print_line, settings_tab
 from dnasa.core import InputError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dnasa.data import Dataset
     from dnasa.tasks.sources import SourceOptions
 
-READING = ("target", "columns", "drop_columns", "id_column", "separator", "no_header", "task", "no_standardise")
+READING = ("target", "columns", "drop_columns", "id_column", "task")
 
 
 @takes(*READING, "partition", "nodes", "shard_dir")
@@ -27,7 +25,6 @@ def show_data(
     ] = None,
     *,
     given: Options,
-    plot: Annotated[Path | None, typer.Option(help="Draw the class table of the nodes to this file.")] = None,
 ) -> None:
     """List the datasets, or show how one of them or your own file is read and divided among nodes."""
     from dnasa.tasks import datasets
@@ -38,18 +35,11 @@ def show_data(
     if name is not None and given.shard_dir is not None:
         raise InputError("A dataset and --shard-dir cannot be combined: leave one of them out.")
     nodes = inputs.count_nodes(context, given)
-    rows, table = print_data(SourceOptions.of(vars(given) | {"data": name, "nodes": nodes}))
-    if plot:
-        if rows.vocabulary or rows.task != "classification":
-            raise InputError("These rows have no classes to draw: leave --plot out.")
-        from dnasa.comparing.plots import save_figure
-
-        how = "as its files are" if given.shard_dir else given.partition
-        print_line(f"Saved {save_figure(datasets.draw(table, rows.name, how), plot)}.")
+    print_data(SourceOptions.of(vars(given) | {"data": name, "nodes": nodes}))
 
 
-def print_data(options: "SourceOptions") -> tuple["Dataset", "pd.DataFrame"]:
-    """Print how rows are read and divided; return them and the table of the division."""
+def print_data(options: "SourceOptions") -> None:
+    """Print how rows are read and divided."""
     from dnasa.data import partition
     from dnasa.tasks import datasets, sources
 
@@ -63,17 +53,13 @@ def print_data(options: "SourceOptions") -> tuple["Dataset", "pd.DataFrame"]:
         print_fitting(datasets.sizes(rows), f"{rows.name}, from {rows.source}")
     else:
         print_own(options, rows)
-    kinds = {"classification": "Rows of each class", "regression": "Targets", "multilabel": "Rows with each label"}
+    kinds = {"classification": "Rows of each class", "regression": "Targets"}
     table = datasets.division(rows, shards)
     print_fitting(
         table, f"{'Windows' if rows.vocabulary else kinds[rows.task]} at each of {options.nodes} nodes, {how}"
     )
-    differences = datasets.differences(rows, shards)
-    if differences is not None:
-        print_fitting(differences, "How the inputs of the nodes differ, in standard deviations")
     for sentence in (*rows.warnings, *sources.uneven(rows.sites, None)):
         print_line(f"Warning: {sentence}")
-    return rows, table
 
 
 def print_own(options: "SourceOptions", rows: "Dataset") -> None:
@@ -85,7 +71,7 @@ def print_own(options: "SourceOptions", rows: "Dataset") -> None:
     folder, path = options.shard_dir, Path(options.data or "")
     if folder is not None:
         path = shards.node_paths(folder, range(1), options.nodes)[0]
-    read, _ = loading.read(path, options.target, options.separator, options.reading["header"])
+    read, _ = loading.read(path, options.target)
     chosen = Chosen(options.columns, options.drop_columns, options.id_column)
     read = chosen.of(read, path.name, partly=folder is not None)
     console.print(settings_table(datasets.reading(rows, read.understood), f"{rows.name}, from {rows.source}"))

@@ -51,7 +51,7 @@ def begin(context: typer.Context, given: Options, rules: Sequence[str]) -> Begun
         name, weights = topology.default_name(nodes, map(example, rules), channel, weights)
     graph = topology.make(name, nodes, weights)
     completed: dict[str, Any] = {"nodes": nodes, "topology": name, "weights": weights}
-    if given.late is not None and given.sites is not None and given.patience is None:
+    if given.late is not None and given.sites is not None:
         completed["early_stopping"] = bool(given.early_stopping)  # such sites cannot, so they do not by default
     context.params |= completed  # for the config
     given = replace(given, **completed)
@@ -195,7 +195,7 @@ def check_source(given: Options, explicit: Collection[str]) -> None:
     for name in PARTITION:
         if given.shard_dir is not None and name in explicit:
             raise InputError(f"{flag(name)} cannot be used with --shard-dir: the files are the partition.")
-    of_training = ("model", "weights_by", "class_weight", "early_stopping", "patience", "loss_scale", "device")
+    of_training = ("model", "weights_by", "class_weight", "early_stopping", "loss_scale", "device")
     of_data = (*OF_FILES, "shard_dir", *of_training, *PARTITION)
     for name in of_data if given.problem is not None else ():
         if getattr(given, name) != getattr(Options, name):

@@ -54,21 +54,14 @@ class Options:
     )
     target: str | None = option(
         None,
-        "Target column of your own table, by name or by position from 0; several labels as a,b,c.",
+        "Target column of your own table, by name or by position from 0.",
     )
     columns: str | None = option(
         None, "Columns of your own table that are inputs, as a,b,c. Default: all but the target."
     )
     drop_columns: str | None = option(None, "Columns of your own table to leave out, as a,b,c.")
     id_column: str | None = option(None, "Column that names the rows: not an input, and repeated in predictions.")
-    separator: str | None = option(
-        None, "Separator of your own table: one character, tab or whitespace. Default: detected."
-    )
-    no_header: bool = option(False, "The first line of your own table is a row. Default: detected.")
-    task: str | None = option(
-        None, "classification, regression or multilabel. Default: what the target column looks like."
-    )
-    no_standardise: bool = option(False, "Leave the inputs of your own data as they are, with any mean and deviation.")
+    task: str | None = option(None, "classification or regression. Default: what the target column looks like.")
     partition: str = option(
         "iid",
         "How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1); dirichlet alone is dirichlet(0.5).",
@@ -145,9 +138,6 @@ class Options:
         "Default for `dnasa train` on your own tables with at least 100 rows and more than 5 passes over them; "
         "--no-early-stopping switches it off.",
     )
-    patience: int | None = option(
-        None, "Stop early, after this many evaluations without improvement. Default of early stopping: 40."
-    )
     batch: int | None = option(None, "Samples per node and step. Default: 32 for data, 1 for least squares.")
     seed: int = option(0, "Seed of the samples, the starting point and the partition; the first of several.")
     seeds: int = option(1, "How many seeds to run side by side: seed, seed + 1, ...")
@@ -203,7 +193,6 @@ class Options:
         "Folder with node-0.csv (or another format, or a folder), node-1.csv, ... and perhaps test.csv: a process reads "
         "only the files of its own nodes. With --sites, the folder with this site's own table, under any name.",
     )
-    local_accuracy: bool = option(False, "Also test every node's own model at the end.")
     drop: float = option(0.0, "Simulated fault: each link fails in a step with this probability.")
     away: float = option(0.0, "Simulated fault: each node is unreachable for this share of the time.")
     stale: int = option(0, "Simulated fault: messages arrive up to this many steps late.")
@@ -242,7 +231,7 @@ class Options:
 
 FIELDS = {each.name: each for each in fields(Options)}
 OF_SITES = ("sites", "dry_run", "log", "metrics_port")
-OF_TRAIN = ("rule", "eta", "stop", "overlap", "clock", "late", "trace", "local_accuracy", "tensorboard", *OF_SITES)
+OF_TRAIN = ("rule", "eta", "stop", "overlap", "clock", "late", "trace", "tensorboard", *OF_SITES)
 OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "format", "style", "latex")
 
 

@@ -142,7 +142,7 @@ def _variant(values: dict[str, Any], looks: "Looks") -> str:
     return ", ".join([rule, *(f"{name} {value}" for name, value in values.items() if value == value)])
 
 
-@takes("separator", "no_header", "trust")
+@takes("trust")
 def predict(
     folder: Folder,
     file: Annotated[Path, typer.Argument(help="Rows like those the model was trained on.")],
@@ -162,7 +162,7 @@ def predict(
     if out is not None and out.exists() and out.resolve().is_relative_to(file.resolve()):
         raise InputError(f"--out would replace the rows in {file}: choose another file.")
     model = load(folder, given.trust)
-    table = predictions.of_file(model, file, given.separator, False if given.no_header else None, id_column)
+    table = predictions.of_file(model, file, id_column)
     text = predictions.as_csv(table)
     if out is None:
         sys.stdout.write(text)

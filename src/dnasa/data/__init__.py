@@ -1,36 +1,27 @@
 """Datasets and how their rows are divided among the nodes."""
 
 from dnasa.data.dataset import Dataset
-from dnasa.data.datasets import DATASETS, local_files
+from dnasa.data.datasets import DATASETS
 from dnasa.data.encoding import Encoding, Feature
-from dnasa.data.loading import from_arrays, from_frame, from_torch, load
-from dnasa.data.partitions import PARTITIONS, by_label, class_table, contiguous, dirichlet, iid, partition
+from dnasa.data.loading import from_arrays, from_frame, load
+from dnasa.data.partitions import partition
 from dnasa.data.shards import from_shards
-from dnasa.data.text import CONTEXT, from_text
+from dnasa.data.text import from_text
 from dnasa.data.validation import divide, divide_validation, hold_out, hold_out_of_each
 
 __all__ = [
-    "CONTEXT",
     "DATASETS",
-    "PARTITIONS",
     "Dataset",
     "Encoding",
     "Feature",
-    "by_label",
-    "class_table",
-    "contiguous",
-    "dirichlet",
     "divide",
     "divide_validation",
     "from_arrays",
     "from_frame",
     "from_shards",
     "from_text",
-    "from_torch",
     "hold_out",
     "hold_out_of_each",
-    "iid",
     "load",
-    "local_files",
     "partition",
 ]

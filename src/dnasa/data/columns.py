@@ -1,4 +1,4 @@
-"""Columns of a table: what they hold, as numbers or as words; those that cannot be used are refused by name."""
+"""Columns of a table as numbers or as words; those that cannot be used are refused by name."""
 
 import re
 import shlex
@@ -21,13 +21,9 @@ MOST_CATEGORIES = 256  # of a text column
 MOST = 0.9  # the share of values that decides
 FEW = 20  # values that may all be different
 IDENTIFIERS = "a column of identifiers or free text"
-TIME = r"([T ]+\d{1,2}:\d{2}\S*( ?[AaPp][Mm])?)?"
-DATE = re.compile(rf"(\d{{4}}([-/.])\d{{1,2}}\2\d{{1,2}}|\d{{1,2}}([-/.])\d{{1,2}}\3\d{{4}}){TIME}")
-DECORATED = re.compile(r"[-+]?([$€£] ?[\d.,]+|[\d.,]+ ?[%$€£]|\d{1,3}(,\d{3})+(\.\d+)?|\d+,\d+)")  # 12%, 1,012.5
-REMEDIES = {
-    DATE: "dates, such as '{}': turn them into numbers, such as days since the first",
-    DECORATED: "numbers such as '{}': write them with digits and a decimal point only",
-}
+DATE = r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{4})([T ]+\d{1,2}:\d{2}\S*( ?[AaPp][Mm])?)?"
+DECORATED = r"[-+]?([$€£] ?[\d.,]+|[\d.,]+ ?[%$€£]|\d{1,3}(,\d{3})+(\.\d+)?|\d+,\d+)"  # 12%, 1,012.5
+LIKE_NUMBERS = re.compile(rf"\s*(?:{DATE}|{DECORATED})\s*")
 FLOAT32 = 3.4e38  # what a model can take in single precision
 
 
@@ -54,8 +50,7 @@ def changed(frame: "pd.DataFrame", change: Callable[["pd.Series"], "pd.Series"])
 
 def without_blanks(column: "pd.Series") -> "pd.Series":
     """Empty texts, and words such as NA, are missing values, from whatever file they come."""
-    words = column.unique()
-    blank = [word for word in words if isinstance(word, str) and word.strip() in MISSING_WORDS]
+    blank = [word for word in column.unique() if isinstance(word, str) and word.strip() in MISSING_WORDS]
     return column.mask(column.isin(blank)) if blank else column
 
 
@@ -75,9 +70,6 @@ def typed(column: "pd.Series") -> "pd.Series":
     return pd.to_numeric(full) if numeric else full
 
 
-# ---------------------------------------------------------------- values
-
-
 def kind_of(name: str, column: "pd.Series") -> str:
     """Numbers, or text; dates and the like are refused."""
     kind = getattr(column.dtype, "kind", "O")
@@ -92,24 +84,22 @@ def numbers(name: str, column: "pd.Series", missing: bool = False) -> np.ndarray
     """A column of numbers in double precision; an error names the column, and a row that is not one."""
     import pandas as pd
 
-    kind = getattr(column.dtype, "kind", "O")
-    if kind not in "fiub":
+    if getattr(column.dtype, "kind", "O") not in "fiub":
         converted = pd.to_numeric(column, errors="coerce")
-        bad = converted.isna() & column.notna()
+        bad = (converted.isna() & column.notna()).to_numpy()
         if bad.any():
-            row = int(np.argmax(bad.to_numpy()))
+            text = column.iloc[int(np.argmax(bad))]
             raise InputError(
-                f"Column '{name}' must hold numbers; {place_of(column, row)} has '{column.iloc[row]!s:.40}': correct it."
+                f"Column '{name}' must hold numbers; {row_of(column, bad)} has '{text!s:.40}': correct it."
             )
         column = converted
-    own_type = isinstance(column.dtype, np.dtype)  # others of pandas have a value for what is missing
-    values = column.to_numpy() if own_type else column.to_numpy(dtype=np.float64, na_value=np.nan)
+    numpy_type = isinstance(column.dtype, np.dtype)  # others of pandas have a value for what is missing
+    values = column.to_numpy() if numpy_type else column.to_numpy(dtype=np.float64, na_value=np.nan)
     values = values.astype(np.float64, copy=False)
-    bad = ~(np.abs(values) < FLOAT32) if not missing else np.abs(values) >= FLOAT32
+    bad = np.abs(values) >= FLOAT32 if missing else ~(np.abs(values) < FLOAT32)
     if bad.any():
-        row = int(np.argmax(bad))
         raise InputError(
-            f"Column '{name}' has {unusable(values[row])} ({place_of(column, row)}): fill, scale or drop it."
+            f"Column '{name}' has a missing, infinite or enormous value ({row_of(column, bad)}): fill, scale or drop it."
         )
     return values
 
@@ -125,28 +115,17 @@ def as_float32(array: np.ndarray, what: str) -> np.ndarray:
     return rows
 
 
-def unusable(value: float) -> str:
-    if np.isnan(value):
-        return "a missing value"
-    return "an infinite value" if np.isinf(value) else f"the value {value:.2g}, too large for single precision"
-
-
-def place_of(column: "pd.Series", row: int) -> str:
-    """The place of a value for the user: the line of a text file, or the row."""
-    return f"{'line' if column.index.name == 'line' else 'row'} {column.index[row]}"
+def row_of(column: "pd.Series", flags: np.ndarray) -> str:
+    """The first row that is flagged, for the user: rows of a file count from 1, below its header."""
+    return f"row {column.index[int(np.argmax(flags))]}"
 
 
 def as_words(column: "pd.Series") -> np.ndarray:
     """A column of categories as text, whole numbers without a decimal point; missing ones are empty."""
-    import pandas as pd
-
-    if getattr(column.dtype, "kind", "O") == "f":
-        whole = column.dropna().mod(1).eq(0).all()
-        column = column.astype("Int64") if whole else column
+    if getattr(column.dtype, "kind", "O") == "f" and column.dropna().mod(1).eq(0).all():
+        column = column.astype("Int64")
     words = column.astype(object).where(column.notna(), MISSING)
-    return np.array(
-        [str(word) for word in words] if not isinstance(column.dtype, pd.StringDtype) else words, dtype=object
-    )
+    return np.array([str(word) for word in words], dtype=object)
 
 
 # ---------------------------------------------------------------- text
@@ -158,40 +137,30 @@ def leave_out(name: str) -> str:
 
 
 def check_text(name: str, column: "pd.Series") -> None:
-    """Refuse dates and numbers; a column of pandas' type category is taken as it is."""
+    """Refuse what is mostly numbers or dates; a column of pandas' type category is taken as it is."""
     import pandas as pd
 
     if isinstance(column.dtype, pd.CategoricalDtype):
         return
     counts = column.dropna().astype(str).value_counts()
-    words, total = counts.index, int(counts.sum())
-    for form, remedy in REMEDIES.items():
-        found = [bool(form.fullmatch(word.strip())) for word in words]
-        if counts[found].sum() >= MOST * total:
-            raise InputError(f"Column '{name}' holds {remedy.format(words[found][0][:30])}, or {leave_out(name)}.")
-    numeric = pd.to_numeric(words.to_series(), errors="coerce").notna().to_numpy()
-    numbers = int(counts[numeric].sum())
-    if MOST * total <= numbers < total:
-        row = int(np.argmax(column.astype(str).isin(words[~numeric]).to_numpy()))
+    plain = pd.to_numeric(counts.index.to_series(), errors="coerce").notna().to_numpy()
+    meant = plain | np.array([bool(LIKE_NUMBERS.fullmatch(word)) for word in counts.index], bool)
+    if not plain.all() and counts[meant].sum() >= MOST * counts.sum():
+        odd = column.astype(str).isin(counts.index[~plain]).to_numpy()
         raise InputError(
-            f"Column '{name}' holds '{column.iloc[row]!s:.30}' in {place_of(column, row)}; {numbers:,} of {total:,} values are "
-            "numbers: correct it, or leave it empty."
+            f"Column '{name}' holds mostly numbers or dates, and '{column.iloc[int(np.argmax(odd))]!s:.30}' in "
+            f"{row_of(column, odd)}: write numbers with digits and a decimal point only, dates as a number of days, or "
+            f"{leave_out(name)}."
         )
 
 
 def check_categories(name: str, counts: Mapping[str, int], few: int = FEW) -> None:
     """Refuse too many, and values that are different in nearly every row, or in each of more than a few."""
-    known = [counts[word] for word in counts if word != MISSING]
-    if nearly_all_different(len(known), sum(known), few):
+    known = [count for word, count in counts.items() if word != MISSING]
+    if nearly_all_different(len(known), sum(known), few) or len(known) > MOST_CATEGORIES:
         raise InputError(
-            f"Column '{name}' has {len(known):,} different texts in {sum(known):,} rows: {leave_out(name)}, or keep it for "
-            f"the predictions with --id-column {shlex.quote(name)}.",
-            IDENTIFIERS,
-        )
-    if len(known) > MOST_CATEGORIES:
-        raise InputError(
-            f"Column '{name}' holds {len(known):,} different texts: {leave_out(name)}, or turn it into numbers or at most "
-            f"{MOST_CATEGORIES} categories.",
+            f"Column '{name}' has {len(known):,} different texts in {sum(known):,} rows: {leave_out(name)}, keep it for the "
+            f"predictions with --id-column {shlex.quote(name)}, or make at most {MOST_CATEGORIES} categories of it.",
             IDENTIFIERS,
         )
 

@@ -19,7 +19,7 @@ class Dataset(NamedTuple):
 
     Of a text, inputs and labels are windows of character numbers, the labels one character further; a number is the position
     in `vocabulary`. Images of bytes stay bytes, and become floats a batch at a time. The labels of a regression are
-    standardized targets `(rows, 1)`, those of several labels zeros and ones `(rows, labels)`.
+    standardized targets `(rows, 1)`.
 
     Attributes:
         name: The name of the dataset, the file or the folder.
@@ -70,15 +70,10 @@ class Dataset(NamedTuple):
 
     @property
     def baseline(self) -> float | None:
-        """The test accuracy of always predicting the most frequent class, or of each label its more frequent value.
-
-        None where there are no classes, or where other processes have test rows.
-        """
+        """The test accuracy of the most frequent class; None without classes, or where other processes have test rows."""
         labels = np.asarray(self.test_labels)
         if sum(self.test_counts) > len(labels) or not len(labels):
             return None
-        if self.task == "multilabel":
-            return float(np.maximum(labels.mean(0), 1 - labels.mean(0)).mean())
         classes = labels.ndim == 1 and labels.dtype.kind in "iu"
         return float(np.unique(labels, return_counts=True)[1].max() / len(labels)) if classes else None
 

@@ -5,19 +5,18 @@ is one input for each category (one-hot), all of them 0 for a category that the 
 """
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data.columns import MISSING, as_frame, as_words, numbers, place_of
+from dnasa.data.columns import MISSING, as_frame, as_words, numbers, row_of
 from dnasa.files import refusing_damage
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TASKS = ("classification", "regression", "multilabel")
+TASKS = ("classification", "regression")
 
 
 class Feature(NamedTuple):
@@ -48,10 +47,10 @@ class Encoding(NamedTuple):
     """Turns rows into inputs, `(encoded - mean) / scale`, and targets into labels.
 
     Attributes:
-        task: "classification", "regression" or "multilabel".
+        task: "classification" or "regression".
         features: The columns of a table; empty for images, texts and arrays of more than two axes.
         shape: The shape of one row of inputs.
-        target: The names of the target columns.
+        target: The name of the target column.
         classes: The names of the classes, of their own type.
         mean: The mean of each input. None: nothing is standardized.
         scale: The standard deviation of each input.
@@ -63,7 +62,7 @@ class Encoding(NamedTuple):
     task: str
     features: tuple[Feature, ...]
     shape: tuple[int, ...]
-    target: tuple[str, ...]
+    target: str
     classes: tuple[Any, ...] = ()
     mean: np.ndarray | None = None
     scale: np.ndarray | None = None
@@ -83,7 +82,7 @@ class Encoding(NamedTuple):
     @property
     def outputs(self) -> int:
         """How many numbers the model gives for a row."""
-        return len(self.classes) if self.task == "classification" else len(self.target)
+        return len(self.classes) if self.task == "classification" else 1
 
     # ------------------------------------------------------------ inputs
 
@@ -129,17 +128,12 @@ class Encoding(NamedTuple):
         Args:
             rows: A frame or an array.
         """
-        import pandas as pd
-
-        columns = zip(self.features, self._selected(as_frame(rows)), strict=True) if self.features else ()
         sentences = []
-        for feature, column in columns:
-            if feature.kind == "number":
-                continue
-            words = pd.Series(as_words(column))
-            unknown = words[~words.isin(feature.categories)]
-            if len(unknown):
-                some = ", ".join(word[:30] or "a missing one" for word in unknown.unique()[:3])
+        for feature, column in self._selected(as_frame(rows)) if self.features else ():
+            words = as_words(column)
+            unknown = [word for word in words if word not in feature.categories] if feature.kind == "text" else []
+            if unknown:
+                some = ", ".join(word[:30] or "a missing one" for word in [*dict.fromkeys(unknown)][:3])
                 which = f"{len(unknown):,} of {len(words):,} rows have a value of '{feature.name}'"
                 sentences.append(f"{which} that the model does not know: {some}.")
         return sentences
@@ -154,7 +148,7 @@ class Encoding(NamedTuple):
 
     def _columns(self, table: "pd.DataFrame", picked: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Each input's values, for all rows or those that are picked."""
-        for feature, whole in zip(self.features, self._selected(table), strict=True):
+        for feature, whole in self._selected(table):
             column = whole if picked is None else whole.iloc[picked]
             if feature.kind == "number":
                 yield from _number_inputs(feature, column)
@@ -162,9 +156,9 @@ class Encoding(NamedTuple):
                 words = as_words(column)
                 yield from (words == category for category in feature.categories)
 
-    def _selected(self, table: "pd.DataFrame") -> Iterator["pd.Series"]:
-        for place in self._places([str(name) for name in table.columns]):
-            yield table.iloc[:, place]
+    def _selected(self, table: "pd.DataFrame") -> Iterator[tuple[Feature, "pd.Series"]]:
+        for feature, place in zip(self.features, self._places([str(name) for name in table.columns]), strict=True):
+            yield feature, table.iloc[:, place]
 
     def _places(self, names: list[str]) -> list[int]:
         """The columns by name; by position where these rows or the training rows have no names (or only numbers)."""
@@ -173,35 +167,30 @@ class Encoding(NamedTuple):
         missing = [name for name in wanted if name not in positions]
         if not missing:
             return [positions[name] for name in wanted]
-        nameless = are_positions(names)
-        if not nameless and not all(map(str.isdigit, wanted)):
-            raise InputError(_missing_column(missing[0], [name for name in names if name not in wanted]))
+        if not are_positions(names) and not all(map(str.isdigit, wanted)):
+            raise InputError(f"There is no column '{missing[0]}', which the model was trained with: add or rename it.")
         if len(names) == len(wanted):
             return list(range(len(wanted)))
-        if len(names) == len(wanted) + len(self.target) and are_positions([*wanted, *self.target]):
+        if len(names) == len(wanted) + 1 and are_positions([*wanted, self.target]):
             return list(map(int, wanted))
-        whose, order = ("These", f" in the order {', '.join(wanted[:3])}, ...") if nameless else ("The training", "")
         raise InputError(
-            f"{whose} rows have no column names: the model needs {len(wanted)} columns{order}; {len(names)} are given."
+            f"Columns without names: the model needs {len(wanted)} in the order {', '.join(wanted[:3])}, ...; {len(names)} are "
+            "given."
         )
 
     # ------------------------------------------------------------ targets
 
-    def labels(self, targets: "pd.DataFrame", picked: np.ndarray | None = None) -> np.ndarray:
-        """Encode the target columns as class numbers, standardized numbers, or zeros and ones (float32).
+    def labels(self, column: "pd.Series", picked: np.ndarray | None = None) -> np.ndarray:
+        """Encode the target column as class numbers, or as standardized numbers `(rows, 1)` (float32).
 
         Args:
-            targets: The target columns.
+            column: The target column.
             picked: The positions of the rows to use; by default all.
         """
-        rows = targets if picked is None else targets.iloc[picked]
+        rows = column if picked is None else column.iloc[picked]
         if self.task == "classification":
-            return self._class_numbers(rows.iloc[:, 0])
-        columns = [numbers(name, rows.iloc[:, place]) for place, name in enumerate(self.target)]
-        out = np.stack(columns, axis=1)
-        if self.task == "regression" and self.target_mean is not None:
-            out = (out - self.target_mean) / self.target_scale
-        return out.astype(np.float32)
+            return self._class_numbers(rows)
+        return ((numbers(self.target, rows)[:, None] - self.target_mean) / self.target_scale).astype(np.float32)
 
     def target_values(self, outputs: np.ndarray) -> np.ndarray:
         """Outputs of a regression in the target's own units.
@@ -214,18 +203,16 @@ class Encoding(NamedTuple):
         return outputs * self.target_scale + self.target_mean
 
     def _class_numbers(self, column: "pd.Series") -> np.ndarray:
-        import pandas as pd
-
         words = all(isinstance(name, str) for name in self.classes)
+        number = {name: place for place, name in enumerate(self.classes)}
         values = as_words(column) if words else column.to_numpy()
-        found = pd.Index(np.array(self.classes, dtype=object)).get_indexer(pd.Index(values.astype(object)))
-        if (found < 0).any():
-            unknown = values[int(np.argmax(found < 0))]
+        try:
+            return np.array([number[value] for value in values.tolist()], np.int64)
+        except KeyError as error:
             raise InputError(
-                f"Column '{self.target[0]}' has the class '{unknown}', which the model does not know: it knows "
+                f"Column '{self.target}' has the class {error}, which the model does not know: it knows "
                 f"{', '.join(map(str, self.classes[:10]))}."
-            )
-        return found.astype(np.int64)
+            ) from error
 
     # ------------------------------------------------------------ on disk
 
@@ -242,20 +229,16 @@ class Encoding(NamedTuple):
         Args:
             d: What `to_json` returned.
         """
+        from pydantic import TypeAdapter
+
         with refusing_damage("The description of the model's inputs"):
-            features = tuple(
-                Feature(
-                    str(f["name"]),
-                    str(f["kind"]),
-                    None if f["fill"] is None else float(f["fill"]),
-                    tuple(map(str, f["categories"])),
-                )
-                for f in d["features"]
-            )
-            shape, target = tuple(map(int, d["shape"])), tuple(map(str, d["target"]))
+            features = TypeAdapter(tuple[Feature, ...]).validate_python(d["features"])
+            shape = tuple(map(int, d["shape"]))
             arrays = {name: None if d[name] is None else np.asarray(d[name], np.float64) for name in ARRAYS}
             id_column = None if d.get("id_column") is None else str(d["id_column"])
-            encoding = cls(str(d["task"]), features, shape, target, tuple(d["classes"]), **arrays, id_column=id_column)
+            encoding = cls(
+                str(d["task"]), features, shape, str(d["target"]), tuple(d["classes"]), **arrays, id_column=id_column
+            )
             if not encoding._is_consistent():
                 raise ValueError("its parts do not fit together")
         return encoding
@@ -285,23 +268,15 @@ def are_positions(names: Sequence[str]) -> bool:
     return set(names) == {str(place) for place in range(len(names))}
 
 
-def _missing_column(name: str, others: Sequence[str]) -> str:
-    folded = {other.casefold(): other for other in others}
-    near = get_close_matches(name.casefold(), folded, 1)
-    if near:
-        return f"There is no column '{name}', which the model needs; there is '{folded[near[0]]}': rename it."
-    return f"There is no column '{name}', which the model was trained with: add it."
-
-
 def _number_inputs(feature: Feature, column: "pd.Series") -> Iterator[np.ndarray]:
     values = numbers(feature.name, column, missing=True)
     gaps = np.isnan(values)
     if feature.fill is None:
         if gaps.any():
-            where = place_of(column, int(np.argmax(gaps)))
+            where = row_of(column, gaps)
             raise InputError(
-                f"Column '{feature.name}' has a missing value ({where}), and the training rows had none: fill it or "
-                "drop the row."
+                f"Column '{feature.name}' has a missing value ({where}), and the training rows had none: fill it or drop "
+                "the row."
             )
         yield values
     else:

@@ -1,5 +1,6 @@
 """Folders of images by class: `cat/1.png`, `dog/2.png`, ..., or the same inside `train` and `test`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +15,44 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")  # others may start a pr
 
 
 def read_images(folder: Path) -> tuple[Rows, Rows | None]:
-    """All images as bytes, grey or in colour, and those of the folder `test` if there is one."""
-    if not (folder / "train").is_dir():
-        return _read(folder, by_class(folder)), None
-    train, test = by_class(folder / "train"), by_class(folder / "test") if (folder / "test").is_dir() else {}
-    colour = _mode(train | test)
-    return _read(folder, train, colour), _read(folder, test, colour) if test else None
+    """All images as bytes, gray or in color, and those of the folder `test` if there is one; all have the size of the first."""
+    parts = [folder / name for name in ("train", "test") if (folder / name).is_dir()]
+    train, *tests = (by_class(part) for part in (parts if (folder / "train").is_dir() else [folder]))
+    every = [path for part in (train, *tests) for path in part]
+    gray = all(_open(path).mode in ("L", "1", "I;16", "I") for path in every)
+    size, mode = _open(every[0]).size, "L" if gray else "RGB"
+    understood = {"format": f"images, {'gray' if gray else 'color'}"}
+    rows = [
+        of_arrays(pixels(list(part), mode, size), np.array(list(part.values())), folder.name, understood=understood)
+        for part in (train, *tests)
+    ]
+    return rows[0], rows[1] if tests else None
+
+
+def read_unlabelled(folder: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, list[str]]:
+    """All images of a folder, for a model that takes rows of this shape, and their names."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in KINDS)
+    if not paths or len(shape) != 3 or shape[0] not in (1, 3):
+        raise InputError(f"{folder} holds no images, or the model takes none: give a file.")
+    return pixels(paths, "L" if shape[0] == 1 else "RGB", (shape[2], shape[1])), [
+        str(p.relative_to(folder)) for p in paths
+    ]
 
 
 def by_class(folder: Path) -> dict[Path, str]:
     """The images and the name of each one's class, the folder it is in."""
-    found = {
+    groups = sorted(path for path in folder.iterdir() if path.is_dir())
+    classes = {
         path: group.name
-        for group in sorted(p for p in folder.iterdir() if p.is_dir())
+        for group in groups
         for path in sorted(group.iterdir())
         if path.suffix.lower() in KINDS and path.is_file()
     }
-    if not found:
+    if not classes:
         raise InputError(
             f"{folder} holds neither a table (.csv, .npz, ...) nor images in a folder for each class, such as cat/1.png."
         )
-    return found
-
-
-def _mode(paths: dict[Path, str]) -> str:
-    """Grey if all images are."""
-    return "L" if all(_open(path).mode in ("L", "1", "I;16", "I") for path in paths) else "RGB"
+    return classes
 
 
 def _open(path: Path) -> Any:
@@ -51,20 +64,16 @@ def _open(path: Path) -> Any:
         raise InputError(f"{path} is not an image that Pillow can read: replace or remove it.") from error
 
 
-def _read(folder: Path, paths: dict[Path, str], mode: str | None = None) -> Rows:
-    mode, first = mode or _mode(paths), next(iter(paths))
-    size = _open(first).size
-    stacked = np.stack([pixels(path, mode, first, size) for path in paths])
-    understood = {"format": f"images, {'grey' if mode == 'L' else 'colour'}"}
-    return of_arrays(stacked, np.array(list(paths.values())), folder.name, understood=understood)
+def pixels(paths: Sequence[Path], mode: str, size: tuple[int, int]) -> np.ndarray:
+    """Images x channels x height x width; the size is checked before memory is used for it."""
+    return np.stack([_pixels(path, mode, size) for path in paths])
 
 
-def pixels(path: Path, mode: str, first: Path | str, size: tuple[int, int]) -> np.ndarray:
-    """Channels x height x width; the size is checked before memory is used for it."""
+def _pixels(path: Path, mode: str, size: tuple[int, int]) -> np.ndarray:
     image = _open(path)
     if image.size != size:
         sizes = [f"{width} x {height} pixels" for width, height in (image.size, size)]
-        raise InputError(f"{path} has {sizes[0]} and {first} has {sizes[1]}: make all images the same size.")
+        raise InputError(f"{path} has {sizes[0]} and others have {sizes[1]}: make all images the same size.")
     try:
         array = np.asarray(image.convert(mode))
     except Exception as error:  # Pillow raises many kinds for damaged images

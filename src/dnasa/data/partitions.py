@@ -1,5 +1,6 @@
 """Which rows belong to which node: every row at most once, the same for the same seed."""
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -10,30 +11,51 @@ Shards = list[np.ndarray]
 ALPHA = 0.5  # of a Dirichlet partition that names none
 
 
-def iid(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
-    """Shuffle, then split evenly: shards differ by at most one row.
+def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
+    """Divide rows among the nodes by the partition of that name; `result[i]` are the numbers of node i's rows.
+
+    "iid" shuffles, then splits evenly. "contiguous" splits evenly as the rows are, so that each node has its own part of a
+    text. "by_label" sorts by label, then splits evenly: most nodes have one or two classes only. "dirichlet(alpha)" divides
+    each class in proportions drawn from a Dirichlet distribution: the smaller alpha, the more the nodes differ.
 
     Args:
+        how: "iid", "contiguous", "by_label" or "dirichlet(0.1)"; "dirichlet" alone is "dirichlet(0.5)".
         labels: The labels of the rows.
         nodes: The number of nodes.
-        seed: The seed of the shuffle.
+        seed: The seed of random partitions.
+
+    Examples:
+        >>> import numpy as np
+        >>> [shard.tolist() for shard in partition("by_label", np.array([0, 1, 0, 1]), nodes=2)]
+        [[0, 2], [1, 3]]
     """
-    _check_nodes(labels, nodes)
+    match = re.fullmatch(r"(iid|contiguous|by_label|dirichlet)(?:(?<=dirichlet)\((\d*\.?\d+(?:e-?\d+)?)\))?", how)
+    alpha = float(match[2] or ALPHA) if match else 0.0
+    if match is None or not 0 < alpha < np.inf:
+        raise InputError(f"Unknown partition '{how}'. Choose from: iid, contiguous, by_label, dirichlet(0.3).")
+    if nodes < 1:
+        raise InputError(f"A network needs at least one node, not {nodes}.")
+    if nodes > len(labels):
+        raise InputError(f"{len(labels)} rows cannot be shared among {nodes} nodes: use fewer nodes.")
+    if labels.ndim > 1 and match[1] in ("by_label", "dirichlet"):
+        raise InputError("These rows have no class to divide them by: use the partition iid or contiguous.")
+    if match[1] == "dirichlet":
+        return _dirichlet(labels, nodes, seed, alpha)
+    return DIVISIONS[match[1]](labels, nodes, seed)
+
+
+def full_name(how: str) -> str:
+    """The name of a partition with the number that is used."""
+    return f"dirichlet({ALPHA:g})" if how == "dirichlet" else how
+
+
+def _iid(labels: np.ndarray, nodes: int, seed: int) -> Shards:
     order = np.random.default_rng(seed).permutation(len(labels))
     return [np.sort(part) for part in np.array_split(order, nodes)]
 
 
-def contiguous(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
-    """Split evenly as the rows are: each node has its own part of a text.
-
-    Whole numbers in several columns are overlapping windows: those that reach into the next node's part are left out.
-
-    Args:
-        labels: The labels of the rows.
-        nodes: The number of nodes.
-        seed: Not used: nothing is random.
-    """
-    _check_nodes(labels, nodes)
+def _contiguous(labels: np.ndarray, nodes: int, seed: int) -> Shards:
+    """Whole numbers in several columns are overlapping windows: those that reach into the next node's part are left out."""
     *parts, last = np.array_split(np.arange(len(labels)), nodes)
     overlap = labels.shape[1] if labels.ndim > 1 and labels.dtype.kind in "iu" else 0
     if parts and len(last) <= overlap:
@@ -41,34 +63,14 @@ def contiguous(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
     return [*(part[: len(part) - overlap] for part in parts), last]
 
 
-def by_label(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
-    """Sort by label, then split evenly: most nodes have one or two classes only.
-
-    Args:
-        labels: The classes of the rows.
-        nodes: The number of nodes.
-        seed: The seed of the order within a class.
-    """
-    _check_nodes(labels, nodes, by_class=True)
+def _by_label(labels: np.ndarray, nodes: int, seed: int) -> Shards:
     order = np.random.default_rng(seed).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     return [np.sort(part) for part in np.array_split(order, nodes)]
 
 
-def dirichlet(labels: np.ndarray, nodes: int, seed: int = 0, alpha: float = ALPHA) -> Shards:
-    """Each class is divided in proportions drawn from a Dirichlet distribution.
-
-    Drawn again until every node has a row; a node still without one gets a row of the largest shard.
-
-    Args:
-        labels: The classes of the rows.
-        nodes: The number of nodes.
-        seed: The seed of the proportions and the rows.
-        alpha: The parameter of the distribution: the smaller, the more the nodes differ.
-    """
-    _check_nodes(labels, nodes, by_class=True)
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise InputError(f"Dirichlet's alpha must be a positive number, not {alpha}.")
+def _dirichlet(labels: np.ndarray, nodes: int, seed: int, alpha: float) -> Shards:
+    """Drawn again until every node has a row; a node still without one gets a row of the largest shard."""
     generator = np.random.default_rng(seed)
     for _ in range(50):
         shards = _draw(labels, nodes, alpha, generator)
@@ -92,65 +94,19 @@ def _draw(labels: np.ndarray, nodes: int, alpha: float, generator: np.random.Gen
     return [np.concatenate(piece) for piece in pieces]
 
 
-def _check_nodes(labels: np.ndarray, nodes: int, by_class: bool = False) -> None:
-    if nodes < 1:
-        raise InputError(f"A network needs at least one node, not {nodes}.")
-    if nodes > len(labels):
-        raise InputError(f"{len(labels)} rows cannot be shared among {nodes} nodes: use fewer nodes.")
-    if by_class and labels.ndim > 1:
-        raise InputError("These rows have no class to divide them by: use the partition iid or contiguous.")
+DIVISIONS: dict[str, Callable[..., Shards]] = {"iid": _iid, "contiguous": _contiguous, "by_label": _by_label}
 
 
-PARTITIONS: dict[str, Callable[..., Shards]] = {
-    "iid": iid,
-    "contiguous": contiguous,
-    "by_label": by_label,
-    "dirichlet": dirichlet,
-}
-"""Partitions by name."""
-
-
-def full_name(how: str) -> str:
-    """The name of a partition with the number that is used."""
-    return f"dirichlet({ALPHA:g})" if how == "dirichlet" else how
-
-
-def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
-    """Divide rows among the nodes by the partition of that name; `result[i]` are the numbers of node i's rows.
-
-    Args:
-        how: "iid", "contiguous", "by_label" or "dirichlet(0.1)"; "dirichlet" alone is "dirichlet(0.5)".
-        labels: The labels of the rows.
-        nodes: The number of nodes.
-        seed: The seed of random partitions.
-
-    Examples:
-        >>> import numpy as np
-        >>> [shard.tolist() for shard in partition("by_label", np.array([0, 1, 0, 1]), nodes=2)]
-        [[0, 2], [1, 3]]
-    """
-    name, bracket, rest = how.partition("(")
-    if name not in PARTITIONS:
-        raise InputError(f"Unknown partition '{how}'. Choose from: iid, contiguous, by_label, dirichlet(0.3).")
-    make = PARTITIONS[name]
-    if not bracket:
-        return make(labels, nodes, seed)
-    if name != "dirichlet" or not rest.endswith(")"):
-        raise InputError(f"Cannot read the partition '{how}'. Write iid, contiguous, by_label or dirichlet(0.1).")
-    try:
-        alpha = float(rest[:-1])
-    except ValueError:
-        raise InputError(f"Dirichlet's alpha must be a positive number, not '{rest[:-1]}'.") from None
-    return make(labels, nodes, seed, alpha)
+def class_table(labels: np.ndarray, shards: Shards, classes: int) -> np.ndarray:
+    """Rows of each class (columns) at each node (rows)."""
+    return np.stack([np.bincount(labels[shard], minlength=classes) for shard in shards])
 
 
 def label_difference(table: np.ndarray) -> float:
     """How far a node's shares of the classes are from those of the other nodes: 0 by chance, 1 if they have no common class.
 
     The mean over the nodes of the total variation distance, less what it is if each node's rows are drawn from all rows.
-
-    Args:
-        table: Rows of each class (columns) at each node (rows), as `class_table` returns it.
+    `table` has the rows of each class at each node, as `class_table` returns it.
     """
     table = table[table.sum(1) > 0]
     if len(table) < 2:
@@ -159,14 +115,3 @@ def label_difference(table: np.ndarray) -> float:
     chance = np.sqrt(2 / np.pi * overall * (1 - overall) / rows)
     to_all = np.abs(table / rows - overall) - chance
     return float((to_all / (1 - rows / table.sum())).sum(1).mean() / 2)
-
-
-def class_table(labels: np.ndarray, shards: Shards, classes: int) -> np.ndarray:
-    """Rows of each class (columns) at each node (rows).
-
-    Args:
-        labels: The classes of all rows.
-        shards: The numbers of each node's rows.
-        classes: The number of classes.
-    """
-    return np.stack([np.bincount(labels[shard], minlength=classes) for shard in shards])

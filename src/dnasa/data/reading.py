@@ -1,32 +1,34 @@
-"""Tables in files: text with a detected separator and header, Excel, LIBSVM, parquet and .npz."""
+"""Rows in files: text tables, Excel, parquet, LIBSVM and arrays. A damaged file is refused with one line."""
 
 import csv
+import gzip
+import io
+import math
 import re
 import warnings
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dnasa import files
 from dnasa.core import InputError, first_line
-from dnasa.data import formats, spreadsheets
+from dnasa.data import images
 from dnasa.data.columns import MISSING_WORDS
-from dnasa.data.formats import kind, opened
+from dnasa.data.encoding import Encoding
 from dnasa.data.rows import Rows, of_arrays, of_frame, position
+from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SAMPLE = 1 << 16  # bytes from which separator and header are detected
-SEPARATORS = {";": "semicolon", "\t": "tab", ",": "comma", "|": "bar", " ": "whitespace"}  # in the order they are tried
-NAMED = {name: sign for sign, name in SEPARATORS.items()} | {"\\t": "\t", "space": " "}
-LIBSVM = re.compile(r"[+-]?[\d.eE+-]+(,[\d.]+)*(\s+\d+:\S+)+\s*")
-TEXT_TABLES = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab")
-LIBSVM_NAMES = (".libsvm", ".svm", ".svmlight")
-KINDS = (*TEXT_TABLES, *LIBSVM_NAMES, ".xlsx", ".npz", ".parquet")
-OTHER_FORMATS = dict.fromkeys((".xls", ".ods"), "a spreadsheet: save it as .xlsx or .csv")
-OTHER_FORMATS |= dict.fromkeys((".json", ".jsonl"), "JSON: save it as .csv")
-OTHER_FORMATS[".npy"] = "one array: save inputs and labels in an .npz, with np.savez"
+SAMPLE = 1 << 16  # bytes from which separator and decimal sign are found
+SEPARATORS = ",;\t|"
+BOM = b"\xef\xbb\xbf"  # the byte-order mark that some programs write before UTF-8 text
+LIBSVM = (".libsvm", ".svm", ".svmlight")
+KINDS = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab", *LIBSVM, ".xlsx", ".npz", ".parquet")
 ARRAYS = {  # what an array of an .npz may be called
     "inputs": ("inputs", "X", "x", "X_train", "x_train"),
     "labels": ("labels", "y", "Y", "y_train", "targets"),
@@ -36,115 +38,121 @@ ARRAYS = {  # what an array of an .npz may be called
 
 
 class Table(NamedTuple):
-    """The columns of a file, and how it was read; LIBSVM has the labels apart."""
+    """The columns of a file, how it was read, and what was left out."""
 
-    rows: Any
-    understood: dict[str, str]
+    frame: "pd.DataFrame"
+    format: str
     notes: tuple[str, ...] = ()
-    labels: np.ndarray | None = None
 
 
-def read(path: Path, target: Any, separator: str | None = None, header: bool | None = None) -> tuple[Rows, Rows | None]:
+def kind(path: Path) -> str:
+    """The end of the name, without .gz."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def read_file(path: Path, target: Any) -> tuple[Rows, Rows | None]:
     """The training rows and, where the file has them apart, the test rows."""
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
     if kind(path) == ".npz":
-        return read_npz(path)
-    table = read_table(path, separator, header, target)
-    if table.labels is not None:
-        return of_arrays(table.rows, table.labels, path.name, understood=table.understood), None
-    if table.rows.shape[1] < 2 and "separator" in table.understood:
-        raise InputError(
-            f"{path.name} has one column: it needs the target and at least one column of inputs. If its separator was not "
-            "found, give --separator."
-        )
-    return of_frame(table.rows, target, path.name, understood=table.understood, notes=table.notes), None
+        arrays = read_arrays(path, ARRAYS)
+        train = of_arrays(arrays["inputs"], arrays["labels"], path.name, understood={"format": "npz"})
+        has_tests = "test_inputs" in arrays
+        return train, of_arrays(arrays["test_inputs"], arrays["test_labels"], path.name) if has_tests else None
+    if kind(path) in LIBSVM:
+        return of_arrays(*read_libsvm(path), path.name, understood={"format": "LIBSVM"}), None
+    table = read_table(path)
+    return of_frame(table.frame, target, path.name, understood={"format": table.format}, notes=table.notes), None
 
 
-def read_table(
-    path: Path, separator: str | None, header: bool | None, target: Any = None, id_column: str | None = None
-) -> Table:
-    """Parquet, LIBSVM, a workbook, or text."""
-    if kind(path) in OTHER_FORMATS:
-        raise InputError(f"{path.name} is {OTHER_FORMATS[kind(path)]} first.")
+def read_rows(path: Path, encoding: Encoding) -> tuple[Any, list[Any]]:
+    """A frame or an array that `encoding` takes, perhaps with further columns, and the names of the rows, if they have any.
+
+    Names are those of a folder's images, or the `id_column` of a table.
+    """
+    if path.is_dir():
+        return images.read_unlabelled(path, encoding.shape)
+    if not path.is_file():
+        raise InputError(f"There is no file or folder {path}.")
+    if kind(path) == ".npz":
+        return read_arrays(path, {"inputs": ARRAYS["inputs"]})["inputs"], []
+    if not encoding.features:
+        raise InputError(f"The model takes rows of shape {encoding.shape}: give an .npz file or a folder of images.")
+    if kind(path) in LIBSVM:
+        rows, _ = read_libsvm(path)
+        missing = max(0, len(encoding.features) - rows.shape[1])  # columns at the end without a value in any row
+        return np.pad(rows, ((0, 0), (0, missing))), []
+    frame = read_table(path, encoding.id_column).frame
+    place = position(list(frame.columns), encoding.id_column or "")
+    return frame, [] if place is None else frame.iloc[:, place].tolist()
+
+
+# ---------------------------------------------------------------- tables
+
+
+def read_table(path: Path, as_text: str | None = None) -> Table:
+    """Parquet, a workbook, or text. The column `as_text` stays text, so that 007 stays 007."""
+    if kind(path) not in KINDS:
+        raise InputError(f"{path.name} has no format that can be read: save it as .csv. Formats: {', '.join(KINDS)}.")
     if kind(path) == ".parquet":
-        return Table(read_parquet(path), {"format": "parquet"})
-    if separator is None and (kind(path) in LIBSVM_NAMES or is_libsvm(sample(path))):
-        rows, labels = formats.read_libsvm(path)
-        return Table(rows, {"format": "LIBSVM"}, labels=labels)
-    return read_text_frame(path, separator, header, target, id_column)
+        return Table(_read_parquet(path), "parquet")
+    if kind(path) == ".xlsx":
+        raw, sheet = _excel_as_csv(path)
+        return _read_text(path, raw, as_text, ",")._replace(format=f"Excel, sheet '{sheet}'")
+    return _read_text(path, read_bytes(path).removeprefix(BOM), as_text)
 
 
-# ---------------------------------------------------------------- text
+def _read_text(path: Path, raw: bytes, as_text: str | None, separators: str = SEPARATORS) -> Table:
+    """Values below a header line; the separator is the one that divides the header into most names, else whitespace."""
+    import pandas as pd
+
+    sample = raw[:SAMPLE].decode(errors="replace")
+    header = next((line for line in sample.splitlines() if line.strip()), "")
+    try:
+        cells = [next(csv.reader([header], delimiter=sign, skipinitialspace=True), []) for sign in separators]
+        names, sign = max(zip(cells, separators, strict=True), key=lambda pair: len(pair[0]))
+        if len(names) < 2 and separators == SEPARATORS:
+            names, sign = header.split(), " "
+        frame = pd.read_csv(
+            io.BytesIO(raw),
+            sep=r"\s+" if sign == " " else sign,
+            decimal=_decimal(sample, sign),
+            dtype={as_text: str} if as_text else None,
+            keep_default_na=False,
+            na_values=list(MISSING_WORDS),
+            skipinitialspace=True,
+            low_memory=False,
+        )
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path.name} is not UTF-8 text: convert it, such as with iconv.") from error
+    except (ValueError, csv.Error) as error:
+        raise InputError(f"{path.name} is not a table with a header line: {first_line(error)}.") from error
+    _check_header(path, [name.strip() for name in names], frame)
+    frame.index = pd.RangeIndex(1, 1 + len(frame))
+    surplus = [name for place, name in enumerate(frame.columns) if _is_surplus(frame, name, place)]
+    note = "Columns without a name that are empty or count the rows are not used."
+    return Table(frame.drop(columns=surplus), f"text, separated by {sign!r}", (note,) if surplus else ())
 
 
-def sample(path: Path) -> list[str]:
-    """The complete lines at the beginning of a file that have something in them."""
-    with opened(path) as file:
-        raw = file.read(SAMPLE)
-    lines = raw.removeprefix(formats.BOM).decode(errors="replace").splitlines()
-    return [line for line in (lines[:-1] if len(raw) == SAMPLE else lines) if line.strip()]
+def _decimal(sample: str, sign: str) -> str:
+    """A comma where numbers are written so and it does not separate."""
+    whole_cell = r'(?m)(?:^|[;\t| ])"?-?\d+{}\d+"?(?=[;\t| \r]|$)'
+    with_comma, with_point = (re.search(whole_cell.replace("{}", mark), sample) for mark in (",", r"\."))
+    return "," if sign != "," and with_comma and not with_point else "."
 
 
-def is_libsvm(lines: list[str]) -> bool:
-    return bool(lines) and all(LIBSVM.fullmatch(line) for line in lines[:20])
+def _check_header(path: Path, names: list[str], frame: "pd.DataFrame") -> None:
+    import pandas as pd
 
-
-def is_table(path: Path) -> bool:
-    """Whether a text file holds columns: as many values in every line, and in some column nothing but numbers."""
-    lines = sample(path)
-    if len(lines) > 1 and is_libsvm(lines):
-        return True
-    separator = consistent_separator(lines)
-    if separator is None or len(lines) < 2:
-        return False
-    columns = zip(*(cells(line, separator) for line in lines[1:]), strict=True)
-    return any(all(map(is_number, column)) for column in columns)
-
-
-def cells(line: str, separator: str) -> list[str]:
-    if separator == " ":
-        return line.split()
-    return [cell.strip() for cell in next(csv.reader([line], delimiter=separator))]
-
-
-def consistent_separator(lines: list[str]) -> str | None:
-    """The first separator that divides all lines into the same number of values, at least two."""
-    for sign in SEPARATORS:
-        counts = {len(cells(line, sign)) for line in lines}
-        if len(counts) == 1 and counts.pop() > 1:
-            return sign
-    return None
-
-
-def find_separator(path: Path, lines: list[str]) -> str:
-    """The separator of all lines or, if none fits all, of the first: reading then names the line that differs."""
-    found = consistent_separator(lines)
-    if found is not None:
-        return found
-    if kind(path) == ".csv":
-        return "," if not lines or "," in lines[0] or ";" not in lines[0] else ";"
-    counts = {sign: len(cells(lines[0], sign)) for sign in SEPARATORS} if lines else {}
-    return max(counts, key=lambda sign: counts[sign]) if counts else ","
-
-
-def has_header(rows: list[list[str]], target: Any) -> bool:
-    """A first line with words above numbers, with the name of the target, or with 0, 1, 2, ... as pandas writes it."""
-    first, rest = rows[0], rows[1:]
-    if first == [str(place) for place in range(len(first))]:
-        return True
-    if any(word in first for word in str(target).split(",") if not is_number(word)):
-        return True
-    below = list(zip(*rest, strict=False)) or [()] * len(first)
-    numeric = [bool(column) and all(is_number(cell) or cell in MISSING_WORDS for cell in column) for column in below]
-    above = [cell for cell, is_numeric in zip(first, numeric, strict=False) if is_numeric]
-    if any(not is_number(cell) and cell not in MISSING_WORDS for cell in above):
-        return True
-    if above:
-        return False
-    return not any(map(is_number, first)) and all(
-        cell not in column for cell, column in zip(first, below, strict=False)
-    )
+    numeric = [name for name in names if is_number(name)]
+    if numeric != [str(place) for place in range(len(numeric))]:  # which pandas writes
+        raise InputError(f"{path.name} has no header line, or a column called '{numeric[0]}': give each column a name.")
+    if len(set(filter(None, names))) < len(list(filter(None, names))):
+        raise InputError(f"Two columns of {path.name} have the same name: rename one of them.")
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas makes surplus columns the index
+        raise InputError(f"The rows of {path.name} have more values than its header has names: correct the first line.")
+    if not len(frame):
+        raise InputError(f"{path.name} has no rows below its header.")
 
 
 def is_number(text: str) -> bool:
@@ -155,128 +163,33 @@ def is_number(text: str) -> bool:
     return True
 
 
-def read_text_frame(
-    path: Path,
-    separator: str | None = None,
-    header: bool | None = None,
-    target: Any = None,
-    id_column: str | None = None,
-) -> Table:
-    """Values with a separator between them; the header is detected unless `header` says whether there is one.
-
-    The `id_column` is read as text, so that 007 stays 007.
-    """
-    lines, sheet = sample(path), spreadsheets.read(path) if kind(path) == ".xlsx" else None
-    separator = "," if sheet else separator
-    sign = _separator(separator) if separator is not None else find_separator(path, lines)
-    parsed = [cells(line, sign) for line in lines]
-    if header is None:
-        header = bool(parsed) and has_header(parsed, target)
-    names = parsed[0] if parsed and header else []
-    duplicates = [name for name in names if name and names.count(name) > 1]
-    if duplicates:
-        raise InputError(f"{path.name} has two columns named '{duplicates[0]}': rename one of them.")
-    place = position(names or [str(place) for place in range(len(parsed[0]) if parsed else 0)], id_column or "")
-    as_text = None if place is None else {names[place] if header else place: str}
-    frame, notes = _without_surplus(_read_csv(path, sign, header, _decimal(parsed, sign), as_text))
-    _check_frame(frame, path, names)
-    frame.index = _lines(path, len(frame), header)
-    understood = {
-        **({"format": f"Excel, sheet '{sheet.name}'"} if sheet else {"separator": SEPARATORS.get(sign, sign)}),
-        "header": "yes" if header else "none: columns are 0, 1, 2, ...",
-    }
-    return Table(frame, understood, (*notes, *(sheet.notes if sheet else ())))
+def _is_surplus(frame: "pd.DataFrame", name: str, place: int) -> bool:
+    """What programs add: the row numbers of pandas, and an empty column after a separator at the end of each line."""
+    if name != f"Unnamed: {place}":
+        return False
+    return bool(frame[name].isna().all()) or (place == 0 and np.array_equal(frame[name], np.arange(len(frame))))
 
 
-def _lines(path: Path, rows: int, header: bool) -> "pd.RangeIndex":
-    """The line of each row, for messages; where some lines are empty, the rows count from 0."""
+def _excel_as_csv(path: Path) -> tuple[bytes, str]:
+    """The first sheet of a workbook as text with commas, so that its cells are read as those of a .csv file; its name."""
     import pandas as pd
 
-    with opened(path) as file:
-        count, last = 0, b"\n"
-        while part := file.read(1 << 20):
-            count, last = count + part.count(b"\n"), part[-1:]
-    exact = count + (last != b"\n") == rows + header
-    return pd.RangeIndex(1 + header, 1 + header + rows, name="line") if exact else pd.RangeIndex(rows)
-
-
-def _separator(given: str) -> str:
-    sign = NAMED.get(given, given)
-    if len(sign) != 1:
-        raise InputError(f"A separator is one character, or one of: {', '.join(NAMED)}; not '{given}'.")
-    return sign
-
-
-def _decimal(rows: list[list[str]], sign: str) -> str:
-    """A comma where numbers are written so and it does not separate."""
-    body = [cell for row in rows[1:] for cell in row]
-    commas = sign != "," and any(re.fullmatch(r"-?\d+,\d+", cell) for cell in body)
-    return "," if commas and not any(re.fullmatch(r"-?\d+\.\d+", cell) for cell in body) else "."
-
-
-def _read_csv(path: Path, sign: str, header: bool, decimal: str, dtype: Any = None) -> "pd.DataFrame":
-    import pandas as pd
-
+    with needed_by(f"Reading {path.name}"):
+        import openpyxl  # noqa: F401, which pandas uses
     try:
-        with opened(path) as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore", pd.errors.DtypeWarning)
-            return pd.read_csv(
-                file,
-                sep=r"\s+" if sign == " " else sign,
-                header=0 if header else None,
-                decimal=decimal,
-                dtype=dtype,
-                keep_default_na=False,
-                na_values=list(MISSING_WORDS),
-                skipinitialspace=True,
-            )
-    except pd.errors.EmptyDataError as error:
-        raise InputError(f"{path.name} is empty: give a file with rows.") from error
-    except UnicodeDecodeError as error:
-        raise InputError(formats.not_utf8(path)) from error
-    except InputError:
-        raise
-    except (ValueError, csv.Error) as error:
-        raise InputError(f"{path.name} is not a table: {_reason(error)}.") from error
-
-
-def _reason(error: Exception) -> str:
-    ragged = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
-    if ragged:
-        return f"line {ragged[2]} has {ragged[3]} values and those before it have {ragged[1]}; correct that line"
-    unclosed = re.search(r"EOF inside string starting at row (\d+)", str(error))
-    if unclosed:
-        return f"a quote in line {int(unclosed[1]) + 1} is never closed; correct that line"
-    return first_line(error)
-
-
-def _without_surplus(frame: "pd.DataFrame") -> tuple["pd.DataFrame", tuple[str, ...]]:
-    """Drop what programs add: the row numbers of pandas, and an empty column after a separator at the end of each line."""
-    unnamed = [name for name in frame.columns if str(name).startswith("Unnamed: ")]
-    empty = [name for name in unnamed if frame[name].isna().all()]
-    counted = [name for name in unnamed if name == "Unnamed: 0" and np.array_equal(frame[name], np.arange(len(frame)))]
-    notes = ["The first column has no name and counts the rows: it is not used."] if counted else []
-    notes += ["A column without a name and values is not used."] if empty else []
-    surplus = {*empty, *counted}
-    return (frame[[name for name in frame.columns if name not in surplus]] if surplus else frame), tuple(notes)
-
-
-def _check_frame(frame: "pd.DataFrame", path: Path, names: list[str]) -> None:
-    import pandas as pd
-
-    if not len(frame):
-        raise InputError(f"{path.name} has no rows below its header.")
-    if not isinstance(frame.index, pd.RangeIndex):  # pandas makes surplus columns the index
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about formats that have no values
+            with pd.ExcelFile(path, engine="openpyxl") as book:
+                name, sheet = str(book.sheet_names[0]), book.parse(0, header=None, dtype=str)
+    except Exception as error:  # openpyxl and zipfile raise many kinds for damaged files
         raise InputError(
-            f"The rows of {path.name} have more values than its header, '{', '.join(names):.60}', has names: correct the first "
-            "line, or remove it."
-        )
+            f"{path.name} is not an Excel workbook, or has a password: save it again, or as .csv."
+        ) from error
+    filled = sheet.dropna(how="all").dropna(how="all", axis=1)
+    return filled.apply(lambda column: column.str.strip()).to_csv(index=False, header=False).encode(), name
 
 
-# ---------------------------------------------------------------- other formats
-
-
-def read_parquet(path: Path) -> "pd.DataFrame":
+def _read_parquet(path: Path) -> "pd.DataFrame":
     import pandas as pd
 
     try:
@@ -285,14 +198,49 @@ def read_parquet(path: Path) -> "pd.DataFrame":
         raise InputError(f'Reading {path.name} needs pyarrow: `pip install "dnasa[parquet]"`.') from None
     except Exception as error:  # pyarrow raises many kinds for damaged files
         raise InputError(f"{path.name} is not a parquet file: {first_line(error)}.") from error
-    if not isinstance(frame.index, pd.RangeIndex):
-        frame = frame.reset_index(drop=frame.index.name is None)
-    return frame
+    named = isinstance(frame.index, pd.RangeIndex)
+    return frame if named else frame.reset_index(drop=frame.index.name is None)
 
 
-def read_npz(path: Path) -> tuple[Rows, Rows | None]:
-    """Arrays `inputs` and `labels`, and `test_inputs` and `test_labels` if they are there; or X and y, x_train, ..."""
-    arrays = formats.read_arrays(path, ARRAYS)
-    train = of_arrays(arrays["inputs"], arrays["labels"], path.name, understood={"format": "npz"})
-    test = of_arrays(arrays["test_inputs"], arrays["test_labels"], path.name) if "test_inputs" in arrays else None
-    return train, test
+# ---------------------------------------------------------------- bytes and arrays
+
+
+def read_bytes(path: Path) -> bytes:
+    """The contents of a file, unpacked if the first bytes are those of gzip."""
+    try:
+        raw = files.read_bytes(path, follow=True, largest=math.inf)
+        return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"Cannot read {path}: {first_line(error)}. Write or download the file again.") from error
+
+
+def read_libsvm(path: Path, features: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """`label index:value ...` per line, indices from 1; by default as many features as occur."""
+    with needed_by("Reading LIBSVM files"):
+        from sklearn.datasets import load_svmlight_file
+    try:
+        inputs, labels = load_svmlight_file(io.BytesIO(read_bytes(path)), n_features=features, dtype=np.float32)
+    except (ValueError, OverflowError) as error:
+        size = f" of {features} features" if features else ""
+        raise InputError(
+            f"{path.name} is not LIBSVM text (label index:value ...){size}: {first_line(error)}."
+        ) from error
+    return inputs.toarray(), labels
+
+
+def read_arrays(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
+    """Arrays of an .npz, never a pickle, each by the first of its possible names; of test arrays all or none."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            known = archive.files
+            chosen = {key: next((name for name in some if name in known), None) for key, some in names.items()}
+            parts = {key: np.asarray(archive[name]) for key, name in chosen.items() if name is not None}
+    except Exception as error:  # NumPy and zipfile raise many kinds for damaged files
+        raise InputError(
+            f"Cannot read {path}: it is not an archive of plain arrays. Write it with np.savez."
+        ) from error
+    optional = [key for key in names if key.startswith("test_")]
+    missing = [key for key in names if key not in parts and (key not in optional or parts.keys() & set(optional))]
+    if missing:
+        raise InputError(f"{path.name} has no array '{missing[0]}'; it has: {', '.join(known) or 'nothing'}.")
+    return parts

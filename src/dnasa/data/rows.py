@@ -5,29 +5,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data.columns import as_float32, as_frame, changed, typed
+from dnasa.data.columns import as_float32, as_frame, changed, typed, without_blanks
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 class Rows(NamedTuple):
-    """`inputs` are a frame, of which the columns `features` are used, or an array; `targets` is a frame.
+    """`inputs` are a frame, of which the columns `features` are used, or an array; `labels` are a column with its name.
 
     `understood` says how the file was read, by name; `notes` are sentences about what was left out. `id_column` names the
     rows and is not an input. `absent` are columns that were to be left out and are not there.
     """
 
     inputs: Any
-    targets: "pd.DataFrame"
+    labels: "pd.Series"
     features: tuple[str, ...] = ()
     understood: dict[str, str] = {}  # noqa: RUF012 (never changed)
     notes: tuple[str, ...] = ()
     id_column: str | None = None
     absent: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.targets)
 
     def column(self, name: str) -> "pd.Series":
         if name not in self.inputs:
@@ -52,71 +49,58 @@ class Chosen(NamedTuple):
         places = {word: position(every, word) for word in (*split_names(every, self.drop), *ids)}
         absent = tuple(word for word, place in places.items() if place is None)
         for word in () if partly else absent:
-            raise InputError(_no_column(every, word, what))
+            _name(every, word, what)
         dropped = {every[place] for place in places.values() if place is not None}
-        for name in dropped & set(rows.targets):
-            raise InputError(f"'{name}' is the target of {what}: leave it out of --drop-columns and --id-column.")
         used = {_name(every, one, what) for one in split_names(every, self.columns)} or set(rows.features)
         features = tuple(name for name in rows.features if name in used - dropped)
-        if not features:
-            raise InputError(f"No column of {what} is left as an input: choose other --columns or --drop-columns.")
-        names = [every[place] for word in ids if (place := places[word]) is not None]
-        kept = (rows.inputs, rows.targets, features, rows.understood, rows.notes)
-        return Rows(*kept, id_column=names[0] if names else None, absent=absent)
+        if not features or rows.labels.name in dropped:
+            raise InputError(
+                f"{what} needs its target and at least one input: choose other --columns, --drop-columns or --id-column."
+            )
+        id_place = places.get(self.id_column or "")
+        return rows._replace(features=features, id_column=None if id_place is None else every[id_place], absent=absent)
 
 
 def of_frame(frame: "pd.DataFrame", target: Any, what: str, **more: Any) -> Rows:
-    """Make rows of a table; its columns are named by text."""
+    """Make rows of a table; its columns are named by text. The target is given by name or by position from 0."""
     if any(not isinstance(name, str) for name in frame.columns):
         frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
-    frame = changed(frame, typed)
-    names = target_names(frame, target, what)
-    features = tuple(name for name in frame.columns if name not in names)
+    frame, columns = changed(frame, typed), list(frame.columns)
+    if target is None:
+        raise InputError(f"{what} needs its target: give --target with one of its columns, {_some(columns)}.")
+    label = _name(columns, str(target), what)
+    features = tuple(name for name in columns if name != label)
     if not features:
         raise InputError(f"{what} has one column: it needs the target and at least one column of inputs.")
-    return Rows(frame, frame[names], features, **more)
+    return Rows(frame, frame[label], features, **more)
 
 
 def of_arrays(inputs: Any, labels: Any, what: str = "the arrays", **more: Any) -> Rows:
-    """Numbers with one row per sample, and a label for each, or several zeros and ones."""
-    array, targets = np.asarray(inputs), target_frame(labels)
+    """Numbers with one row per sample, and a label for each."""
+    import pandas as pd
+
+    array, each = np.asarray(inputs), np.atleast_1d(np.asarray(labels))
+    each = each[:, 0] if each.ndim == 2 and each.shape[1] == 1 else each
     if array.dtype.kind not in "fiub" or array.ndim < 2 or not array.size:
         raise InputError(
             f"The inputs of {what} must be numbers with one row per sample; these are {array.dtype} of shape {array.shape}."
         )
-    if len(array) != len(targets):
-        raise InputError(f"There are {len(array)} rows of inputs but {len(targets)} labels: give one label per row.")
+    if each.shape != (len(array),):
+        raise InputError(
+            f"There are {len(array)} rows of inputs and labels of shape {each.shape}: give one label per row."
+        )
+    column = without_blanks(pd.Series(each, name="label"))
     if array.ndim == 2:
         frame = as_frame(array)
-        return Rows(frame, targets, tuple(frame.columns), **more)
-    return Rows(array if array.dtype == np.uint8 else as_float32(array, "the inputs"), targets, **more)
+        return Rows(frame, column, tuple(frame.columns), **more)
+    return Rows(array if array.dtype == np.uint8 else as_float32(array, "the inputs"), column, **more)
 
 
-def target_frame(labels: Any) -> "pd.DataFrame":
-    """One column, or one for each of several labels."""
-    import pandas as pd
-
-    array = np.atleast_1d(np.asarray(labels))
-    if array.ndim > 2 or (array.ndim == 2 and not array.shape[1]):
-        raise InputError(f"Labels must be one per row; these have shape {array.shape}.")
-    if array.ndim == 1 or array.shape[1] == 1:
-        return as_frame(pd.DataFrame({"label": array.reshape(-1)}))
-    return pd.DataFrame(array, columns=[f"label {place}" for place in range(array.shape[1])])
-
-
-def target_names(frame: "pd.DataFrame", target: Any, what: str) -> list[str]:
-    """The target columns, by name or by position from 0; several are separated by commas."""
-    columns = list(frame.columns)
-    if target is None:
-        raise InputError(f"{what} needs its target: give --target with one of its columns, {_some(columns)}.")
-    return [_name(columns, one, what) for one in split_names(columns, target)]
-
-
-def split_names(columns: list[str], given: Any) -> list[str]:
-    """One word, several in a list, or several with commas between them."""
-    if isinstance(given, str) and given not in columns and "," in given:
-        return [part.strip() for part in given.split(",")]
-    return [str(one) for one in ([given] if isinstance(given, str | int) else given or ())]
+def split_names(columns: list[str], names: Any) -> list[str]:
+    """One name, several in a list, or several with commas between them."""
+    if isinstance(names, str) and names not in columns and "," in names:
+        return [part.strip() for part in names.split(",")]
+    return [str(one) for one in ([names] if isinstance(names, str | int) else names or ())]
 
 
 def position(columns: list[str], wanted: str) -> int | None:
@@ -129,12 +113,8 @@ def position(columns: list[str], wanted: str) -> int | None:
 def _name(columns: list[str], wanted: str, what: str) -> str:
     place = position(columns, wanted)
     if place is None:
-        raise InputError(_no_column(columns, wanted, what))
+        raise InputError(f"{what} has no column '{wanted}'. Its columns: {_some(columns)}.")
     return columns[place]
-
-
-def _no_column(columns: list[str], wanted: str, what: str) -> str:
-    return f"{what} has no column '{wanted}'. Its columns: {_some(columns)}."
 
 
 def _some(columns: list[str]) -> str:

@@ -1,6 +1,6 @@
 """What must be known of all training rows before they can be encoded: counts, means, variances, categories and classes.
 
-A node summarises its own rows, and summaries are merged: means and sums of squared deviations as in Chan, Golub and LeVeque
+A node summarizes its own rows, and summaries are merged: means and sums of squared deviations as in Chan, Golub and LeVeque
 (1979). So nodes whose rows may not move agree on one encoding, the same as if the rows were in one place.
 """
 
@@ -11,18 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError, choose
-from dnasa.data.columns import (
-    IDENTIFIERS,
-    MISSING,
-    as_words,
-    check_categories,
-    check_text,
-    kind_of,
-    leave_out,
-    nearly_all_different,
-    numbers,
-    place_of,
-)
+from dnasa.data import columns
+from dnasa.data.columns import MISSING, as_words, kind_of, leave_out, nearly_all_different, numbers
 from dnasa.data.encoding import TASKS, Encoding, Feature
 
 if TYPE_CHECKING:
@@ -54,6 +44,11 @@ class Moments(NamedTuple):
     def deviation(self) -> float:
         return float(np.sqrt(self.squares / self.n)) if self.n else 0.0
 
+    @property
+    def constant(self) -> bool:
+        """Whether all numbers are equal, apart from rounding."""
+        return self.squares <= self.n * (1e-10 * self.mean) ** 2
+
     def merged(self, other: "Moments") -> "Moments":
         count, difference = self.n + other.n, other.mean - self.mean
         if not count:
@@ -71,41 +66,62 @@ class Column(NamedTuple):
     moments: Moments = Moments()
     counts: dict[str, int] = {}  # noqa: RUF012 (never changed)
 
+    @property
+    def is_empty(self) -> bool:
+        return self.kind == "number" and not self.moments.n
+
     def merged(self, other: "Column") -> "Column":
-        empty = [column for column in (self, other) if column.kind == "number" and not column.moments.n]
-        if self.kind != other.kind and empty:
-            full = other if empty[0] is self else self
-            gaps = sum((column.counts.get(MISSING, 0) for column in (self, other)), 0)
-            return full._replace(gaps=True, counts=full.counts | {MISSING: gaps})
+        kind = other.kind if self.is_empty else self.kind  # a column without values fits any
         counts = {
-            name: self.counts.get(name, 0) + other.counts.get(name, 0) for name in {**self.counts, **other.counts}
+            word: self.counts.get(word, 0) + other.counts.get(word, 0) for word in {**self.counts, **other.counts}
         }
-        return Column(self.name, self.kind, self.gaps or other.gaps, self.moments.merged(other.moments), counts)
+        return Column(self.name, kind, self.gaps or other.gaps, self.moments.merged(other.moments), counts)
 
     def without_rare(self) -> "Column":
         """What may leave the site: no category of few rows, which is encoded as an unknown one, and no mean of few numbers."""
-        check_categories(self.name, self.counts, few=MIN_COUNT - 1)
+        columns.check_categories(self.name, self.counts, few=MIN_COUNT - 1)
         counts = {word: count for word, count in self.counts.items() if word == MISSING or count >= MIN_COUNT}
         return self._replace(counts=counts, moments=self.moments if self.moments.n >= MIN_COUNT else Moments())
+
+    def feature(self) -> Feature:
+        if self.kind == "number" and self.moments.n:
+            return Feature(self.name, "number", self.moments.mean if self.gaps else None)
+        words = {*self.counts, *([MISSING] if self.gaps else [])}
+        if self.kind == "number" or not words - {MISSING}:
+            few = f"in at least {MIN_COUNT} training rows of a site"
+            raise InputError(f"Column '{self.name}' has no value {few}: {leave_out(self.name)}.")
+        columns.check_categories(self.name, self.counts)
+        return Feature(self.name, "text", categories=tuple(sorted(words)))
+
+    def inputs(self, feature: Feature, rows: int) -> list[Moments]:
+        """The moments of a column's inputs: filled gaps add nothing to the squares; flags and categories are 0 or 1."""
+        flags = [*([MISSING] if feature.fill is not None else []), *feature.categories]
+        shares = [self.counts.get(flag, 0) / rows for flag in flags]
+        ones = [Moments(rows, share, rows * share * (1 - share)) for share in shares]
+        return [self.moments._replace(n=rows), *ones] if self.kind == "number" else ones
 
 
 class Target(NamedTuple):
     """Summary of a target column: its distinct values and their counts in the training rows; None for real numbers."""
 
-    name: str
-    moments: Moments
-    values: tuple[Any, ...] | None
+    name: str = ""
+    moments: Moments = Moments()
+    values: tuple[Any, ...] | None = None
     counts: tuple[int, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return "text" if any(isinstance(value, str) for value in self.values or ()) else "number"
 
     def merged(self, other: "Target") -> "Target":
         moments = self.moments.merged(other.moments)
         if self.values is None or other.values is None:
             return Target(self.name, moments, None)
-        every = (*self.values, *other.values)
-        words, counts = any(isinstance(value, str) for value in every), Counter[Any]()
+        every, counts = (*self.values, *other.values), Counter[Any]()
+        words = any(isinstance(value, str) for value in every)  # text if some are
         for value, count in zip(every, (*self.counts, *other.counts), strict=True):
             counts[str(value) if words else value] += count
-        values = tuple(sorted(counts))  # text if some are
+        values = tuple(sorted(counts))
         return Target(self.name, moments, values, tuple(counts[value] for value in values))
 
 
@@ -119,21 +135,19 @@ class Summary(NamedTuple):
     shape: tuple[int, ...] = ()
     columns: tuple[Column, ...] = ()
     array: Moments | None = None
-    targets: tuple[Target, ...] = ()
+    target: Target = Target()
     tests: int = 0
     absent: tuple[str, ...] = ()
     site: str = ""
 
     def merged(self, other: "Summary") -> "Summary":
         """Merge with the summary of rows that have the same columns in the same order (`agreement.aligned`)."""
-        pairs, targets = zip(self.columns, other.columns, strict=True), zip(self.targets, other.targets, strict=True)
-        array = self.array.merged(other.array) if self.array and other.array else None
         return Summary(
             self.rows + other.rows,
             self.shape,
-            tuple(one.merged(two) for one, two in pairs),
-            array,
-            tuple(one.merged(two) for one, two in targets),
+            tuple(one.merged(two) for one, two in zip(self.columns, other.columns, strict=True)),
+            self.array.merged(other.array) if self.array and other.array else None,
+            self.target.merged(other.target),
             self.tests + other.tests,
         )
 
@@ -154,24 +168,21 @@ class Summary(NamedTuple):
 # ---------------------------------------------------------------- of rows
 
 
-def summarise(rows: "Rows", train: np.ndarray, test: "Rows", test_picked: np.ndarray, task: str | None) -> Summary:
-    """Summarise the rows `train`; the test rows add only missing values and classes."""
-    columns: tuple[Column, ...] = ()
-    array = None
+def summarize(rows: "Rows", train: np.ndarray, test: "Rows", test_picked: np.ndarray, task: str | None) -> Summary:
+    """Summarize the rows `train`; the test rows add only missing values and classes."""
     if task is not None:
         choose("task", task, dict.fromkeys(TASKS))
-    if rows.features:
-        columns = tuple(_column(name, rows.column(name), train, test.column(name)) for name in rows.features)
-    elif rows.inputs.dtype != np.uint8:
-        array = Moments.of(rows.inputs[train])
-    targets = []
-    for name in rows.targets:
-        column, tested = rows.targets[name], test.targets[name]
-        _check_labels(str(name), column, tested)
-        targets.append(_target(str(name), column.iloc[train], tested.iloc[test_picked], task))
-    return Summary(
-        len(train), tuple(rows.inputs.shape[1:]), columns, array, tuple(targets), len(test_picked), rows.absent
-    )
+    features = tuple(_column(name, rows.column(name), train, test.column(name)) for name in rows.features)
+    array = None if features or rows.inputs.dtype == np.uint8 else Moments.of(rows.inputs[train])
+    for labels in (rows.labels, test.labels):
+        if labels.isna().any():
+            first = columns.row_of(labels, labels.isna().to_numpy())
+            raise InputError(
+                f"Column '{labels.name}' has rows without a label (the first is {first}): fill or drop them."
+            )
+    target = _target(str(rows.labels.name), rows.labels.iloc[train], test.labels.iloc[test_picked], task)
+    shape = tuple(rows.inputs.shape[1:])
+    return Summary(len(train), shape, features, array, target, len(test_picked), rows.absent)
 
 
 def _column(name: str, column: "pd.Series", train: np.ndarray, tested: "pd.Series") -> Column:
@@ -180,142 +191,75 @@ def _column(name: str, column: "pd.Series", train: np.ndarray, tested: "pd.Serie
         values = numbers(name, column, missing=True)[train]
         known = values[~np.isnan(values)] if gaps else values
         return Column(name, kind, gaps, Moments.of(known), {MISSING: len(values) - len(known)} if gaps else {})
-    check_text(name, column)
+    columns.check_text(name, column)
     counts = Counter(as_words(column.iloc[train]).astype(str).tolist())
-    check_categories(name, counts)
+    columns.check_categories(name, counts)
     return Column(name, kind, gaps, counts=dict(counts))
 
 
-def _check_labels(name: str, *columns: "pd.Series") -> None:
-    for column in columns:
-        if column.isna().any():
-            first = place_of(column, int(np.argmax(column.isna().to_numpy())))
-            raise InputError(
-                f"Column '{name}' has rows without a label (the first is {first}): fill them or drop them. A line with too "
-                "few values has none at its end."
-            )
-
-
 def _target(name: str, column: "pd.Series", tested: "pd.Series", task: str | None) -> Target:
-    if kind_of(name, column) == "text":
-        words, counts = _counted(as_words(column).astype(str), as_words(tested).astype(str))
-        if task == "regression":
-            raise InputError(f"Column '{name}' holds text, such as '{words[0]:.30}': a regression needs numbers.")
-        _check_classes(name, len(words), len(column) + len(tested), MOST_CLASSES)
-        return Target(name, Moments(len(column)), tuple(words.tolist()), counts)
-    values = numbers(name, column)
-    different, counts = _counted(values, numbers(name, tested))
-    rows = len(column) if nearly_all_different(len(different), len(column) + len(tested)) else np.inf
-    if task == "regression" or (task is None and are_real(different, rows)):
-        return Target(name, Moments.of(values), None)
-    _check_classes(name, len(different), len(column) + len(tested))
-    booleans = column.dtype.kind == "b"
-    return Target(name, Moments.of(values), tuple(_plain(value, booleans) for value in different.tolist()), counts)
-
-
-def _check_classes(name: str, different: int, rows: int, most: float = np.inf) -> None:
-    if different > most or nearly_all_different(different, rows):
+    """All different values, and how often each is in the training rows; a node by itself may have few rows of each class."""
+    text, rows = kind_of(name, column) == "text", len(column) + len(tested)
+    if text and task == "regression":
+        raise InputError(f"Column '{name}' holds text: a regression needs numbers.")
+    trained, other = (as_words(c).astype(str) if text else numbers(name, c) for c in (column, tested))
+    values, places = np.unique(np.concatenate([trained, other]), return_inverse=True)
+    counts = tuple(np.bincount(places[: len(trained)], minlength=len(values)).tolist())
+    different = nearly_all_different(len(values), rows)
+    moments = Moments(len(column)) if text else Moments.of(trained)
+    if not text and (task == "regression" or (task is None and are_real(values, len(column) if different else np.inf))):
+        return Target(name, moments, None)
+    if different or (text and len(values) > MOST_CLASSES):
         raise InputError(
-            f"Column '{name}' has {different:,} different values in {rows:,} rows, too many for classes: give another "
+            f"Column '{name}' has {len(values):,} different values in {rows:,} rows, too many for classes: give another "
             "--target, or for numbers --task regression.",
-            IDENTIFIERS,
+            columns.IDENTIFIERS,
         )
+    booleans = column.dtype.kind == "b"
+    return Target(name, moments, tuple(_plain(value, booleans) for value in values.tolist()), counts)
 
 
-def _counted(trained: np.ndarray, tested: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
-    """All different values, and how often each is in the training rows."""
-    values, places = np.unique(np.concatenate([trained, tested]), return_inverse=True)
-    return values, tuple(np.bincount(places[: len(trained)], minlength=len(values)).tolist())
+def _plain(value: Any, boolean: bool) -> Any:
+    if isinstance(value, str):
+        return value
+    return bool(value) if boolean else int(value) if value.is_integer() else value
 
 
 def are_real(different: np.ndarray, rows: float = np.inf) -> bool:
-    """Whether numbers are a regression's target by themselves: many values, or many with a fraction or few rows each.
-
-    A node by itself counts rows only if nearly all values are different: it may have few of each class.
-    """
+    """Whether numbers are a regression's target by themselves: many values, or many with a fraction or few rows each."""
     if (different % 1 != 0).any():
         return len(different) > MOST_FRACTIONS
     return len(different) > (RARE_CLASSES if rows < RARE * len(different) else MOST_CLASSES)
 
 
-def _plain(value: float, boolean: bool) -> Any:
-    return bool(value) if boolean else int(value) if value.is_integer() else value
-
-
 # ---------------------------------------------------------------- the encoding
 
 
-def make_encoding(total: Summary, task: str | None = None, standardise: bool = True) -> Encoding:
+def make_encoding(total: Summary, task: str | None = None) -> Encoding:
     """What all nodes agree on, from the summary of all training rows."""
-    task = _task(total.targets, task)
-    features = tuple(_feature(column) for column in total.columns)
+    name, moments, values, _ = total.target
+    if task is None:
+        numeric = total.target.kind == "number"
+        real = values is None or (numeric and are_real(np.array(values, float), moments.n))
+        task = "regression" if real else "classification"
+    features = tuple(column.feature() for column in total.columns)
     shape = (sum(len(feature.inputs) for feature in features),) if features else total.shape
-    mean, scale = _scaling(total, features) if standardise else (None, None)
-    target, classes = tuple(target.name for target in total.targets), total.targets[0].values or ()
-    if task == "classification" and len(classes) < 2:
+    classes = values or () if task == "classification" else ()
+    if (task == "classification" and len(classes) < 2) or (task == "regression" and moments.constant):
         raise InputError("All labels are the same: there is nothing to learn.")
-    encoding = Encoding(task, features, shape, target, classes if task == "classification" else (), mean, scale)
-    if task != "regression":
+    encoding = Encoding(task, features, shape, name, classes, *_scaling(total, features))
+    if task == "classification":
         return encoding
-    moments = total.targets[0].moments
-    if constant(moments):
-        raise InputError("All targets are the same: there is nothing to learn.")
     return encoding._replace(target_mean=np.array([moments.mean]), target_scale=np.array([moments.deviation]))
-
-
-def _task(targets: Sequence[Target], task: str | None) -> str:
-    if len(targets) > 1 and task not in (None, "multilabel"):
-        raise InputError(f"A {task} has one target, not {len(targets)}: give one --target, or --task multilabel.")
-    if len(targets) == 1 and task != "multilabel":
-        values, rows = targets[0].values, targets[0].moments.n
-        real = values is None or (task is None and are_real(_numeric(values), rows))
-        return task or ("regression" if real else "classification")
-    for target in targets:
-        if target.values is None or not set(target.values) <= {0, 1}:
-            raise InputError(f"Column '{target.name}' is one of several labels: it must hold 0 and 1 only.")
-    return "multilabel"
-
-
-def _numeric(values: Sequence[Any]) -> np.ndarray:
-    return np.zeros(0) if any(isinstance(value, str) for value in values) else np.array(values, np.float64)
-
-
-def _feature(column: Column) -> Feature:
-    if column.kind == "text":
-        check_categories(column.name, column.counts)
-        names = set(column.counts) | ({MISSING} if column.gaps else set())
-        if not names - {MISSING}:
-            raise InputError(
-                f"Column '{column.name}' has no text in at least {MIN_COUNT} rows of a site: {leave_out(column.name)}."
-            )
-        return Feature(column.name, "text", categories=tuple(sorted(names)))
-    if not column.moments.n:
-        raise InputError(f"Column '{column.name}' has no values in the training rows: {leave_out(column.name)}.")
-    return Feature(column.name, "number", column.moments.mean if column.gaps else None)
 
 
 def _scaling(total: Summary, features: Sequence[Feature]) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Mean and deviation of every input; one of both for arrays of more axes; none for images of bytes."""
-    if not features:
-        each = [total.array] if total.array else []
-    else:
-        columns = zip(total.columns, features, strict=True)
-        each = [moments for column, feature in columns for moments in _input_moments(column, feature, total.rows)]
+    pairs = zip(total.columns, features, strict=True)
+    each = [moments for column, feature in pairs for moments in column.inputs(feature, total.rows)]
+    each += [total.array] if total.array else []
     if not each:
         return None, None
     mean = np.array([moments.mean for moments in each])
-    scale = np.array([1.0 if constant(moments) else moments.deviation for moments in each])
+    scale = np.array([1.0 if moments.constant else moments.deviation for moments in each])
     return (mean, scale) if features else (mean[0], scale[0])
-
-
-def _input_moments(column: Column, feature: Feature, rows: int) -> list[Moments]:
-    """The moments of a column's inputs: filled gaps add nothing to the squares; flags and categories are 0 or 1."""
-    flags = [*([MISSING] if feature.fill is not None else []), *feature.categories]
-    shares = [column.counts.get(flag, 0) / rows for flag in flags]
-    ones = [Moments(rows, share, rows * share * (1 - share)) for share in shares]
-    return [column.moments._replace(n=rows), *ones] if column.kind == "number" else ones
-
-
-def constant(moments: Moments) -> bool:
-    """Whether all numbers are equal, apart from rounding."""
-    return moments.squares <= moments.n * (1e-10 * moments.mean) ** 2

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from dnasa.core import InputError
-from dnasa.data import formats
 from dnasa.data.dataset import Dataset
+from dnasa.data.reading import BOM, read_bytes
 
 CONTEXT = 256
 """Characters that a model of a text sees at once."""
@@ -23,18 +23,19 @@ def from_text(path: str | Path, context: int = CONTEXT) -> Dataset:
         context: The length of a window, in characters.
     """
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"There is no file {path}.")
-    codes = np.frombuffer(formats.read_text(path).encode("utf-32-le"), np.uint32)
-    characters, tokens = np.unique(codes, return_inverse=True)
-    train, test = np.split(tokens.astype(np.int64), [len(tokens) * 9 // 10])
-    if len(test) <= context:
+    try:
+        text = read_bytes(path).removeprefix(BOM).decode()
+    except UnicodeDecodeError as error:
         raise InputError(
-            f"{path} has {len(tokens):,} characters: a context of {context:,} needs more than {10 * context:,}. Give a longer "
-            "text or a shorter context, such as --model gpt:2,96,64."
+            f"{path.name} is not UTF-8 text (byte {error.start:,}): convert it, such as with iconv."
+        ) from error
+    characters, tokens = np.unique(np.frombuffer(text.encode("utf-32-le"), np.uint32), return_inverse=True)
+    train, test = np.split(tokens.astype(np.int64), [len(tokens) * 9 // 10])
+    if len(test) <= context or len(characters) < 2:
+        raise InputError(
+            f"{path} has {len(tokens):,} characters, {len(characters)} different ones: a context of {context:,} needs more "
+            f"than {10 * context:,}. Give a longer text or a shorter context, such as --model gpt:2,96,64."
         )
-    if len(characters) < 2:
-        raise InputError(f"All characters of {path} are the same: there is nothing to learn.")
     rows, tests = (sliding_window_view(part, context + 1, writeable=True) for part in (train, test))
     tests = tests[::context]
     vocabulary = "".join(map(chr, characters))

@@ -149,7 +149,7 @@ def nodes(
     columns = dict(measured["nodes"]) if measured else {}
     sent, bars, note = graph["messages"] if graph else [], list(columns), ""
     totals = {name: (lines[0]["columns"].get(name) or [None])[-1] for name in ("messages", "bytes")} if lines else {}
-    members = measured["members"] if measured else range(len(sent))
+    members = measured["members"] if columns and measured else range(len(sent))
     if sum(sent) and None not in totals.values():
         columns |= {f"{name} sent": [total * sent[i] / sum(sent) for i in members] for name, total in totals.items()}
         note = f"Messages and bytes of {lines[0]['name']}, seed {lines[0]['seed']}." if len(lines) > 1 else ""
@@ -160,7 +160,7 @@ def nodes(
 
 
 def tests(path: Path) -> dict[str, Any] | None:
-    """What the trained model and each node's own did on the test rows."""
+    """What the trained model did on the test rows, and at each site."""
     from dnasa.trained import evaluation
     from dnasa.trained.report import metric, of_each_node, tables
 

@@ -206,16 +206,6 @@ class Classification(Sharded):
             correct += ((logits.argmax(-1) == y) * weights[part]).sum(1)
         return loss, correct
 
-    def accuracies(self, x: Tensor) -> Tensor:
-        """The test accuracy of every model, such as that of each node.
-
-        Args:
-            x: The parameters of the models, `(..., d)`.
-        """
-        self._check_all_test_rows()
-        parts = x.reshape(-1, x.shape[-1]).split(self._models_at_once(64))
-        return torch.cat([self._test(part, self.remaining)[1] for part in parts]).view(x.shape[:-1])
-
 
 def _for_each(flat: Tensor, rows: Tensor) -> Tensor:
     """The same rows for each model, as a view."""

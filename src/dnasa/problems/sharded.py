@@ -200,12 +200,6 @@ class Sharded(Problem):
         before = sum(count for count, shard in zip(self.test_counts[:node], self.shards, strict=False) if len(shard))
         return np.arange(before, before + self.test_counts[node])
 
-    def _check_all_test_rows(self) -> None:
-        if self.test_counts and not all(map(len, self.shards)):
-            raise InputError(
-                "Testing every node's own model needs test rows that all processes have: give a test file."
-            )
-
     def _validation_rows(self, nodes: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The validation rows of these nodes, and how much each row counts."""
         parts = [self.validation[node] for node in nodes]

@@ -1,24 +1,20 @@
-"""Known datasets, how the user's own were read, and how rows are divided among the nodes: tables and a plot."""
+"""Known datasets, how the user's own were read, and how rows are divided among the nodes."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dnasa.core import InputError
-from dnasa.data import DATASETS, Dataset, class_table, load
+from dnasa.data import DATASETS, Dataset, load
 from dnasa.data.columns import kind_of, numbers
 from dnasa.data.datasets import cache_folder, local_files
+from dnasa.data.partitions import class_table
 from dnasa.data.rows import Rows
-from dnasa.extras import needed_by
 from dnasa.tasks.sources import first_of, preparation
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 MOST_CLASSES = 40  # that are listed
-ALL_NODES = 16  # up to this number, a plot names each
 
 
 def datasets() -> pd.DataFrame:
@@ -59,56 +55,41 @@ def _shares(data: Dataset) -> np.ndarray:
 
 def reading(data: Dataset, how: Mapping[str, str]) -> dict[str, str]:
     """How a file or folder was read: `how`, its target, and what was done to its columns."""
-    made = data.encoding
-    assert made is not None
-    counts = [sum(feature.kind == kind for feature in made.features) for kind in ("number", "text")]
-    columns = f"{counts[0]} of numbers, {counts[1]} of text, {len(made.target)} of targets" if made.features else ""
+    encoding = data.encoding
+    assert encoding is not None
+    counts = [sum(feature.kind == kind for feature in encoding.features) for kind in ("number", "text")]
+    columns = f"{counts[0]} of numbers, {counts[1]} of text, and the target" if encoding.features else ""
     train, test = len(data.labels), sum(data.test_counts) or len(data.test_labels)
     rows = {
         "rows": f"{train + test:,}: {train:,} for training, {test:,} for testing{', of all nodes' * bool(data.test_counts)}",
         **how,
-        **({"columns": columns} if columns else {"one row": " x ".join(map(str, made.shape))}),
-        "target": ", ".join(made.target),
-        "task": made.task,
+        **({"columns": columns} if columns else {"one row": " x ".join(map(str, encoding.shape))}),
+        "target": encoding.target,
+        "task": encoding.task,
     }
-    if made.task == "classification":
-        shares = [f"{name} ({100 * share:.1f} %)" for name, share in zip(made.classes, _shares(data), strict=True)]
+    if encoding.task == "classification":
+        shares = [f"{name} ({100 * share:.1f} %)" for name, share in zip(encoding.classes, _shares(data), strict=True)]
         rows["classes"] = f"{data.classes}: {first_of(shares, MOST_CLASSES)}"
-    if made.target_mean is not None and made.target_scale is not None:
-        rows["target's mean"] = f"{made.target_mean[0]:.5g}, standard deviation {made.target_scale[0]:.5g}"
+    if encoding.target_mean is not None and encoding.target_scale is not None:
+        rows["target's mean"] = f"{encoding.target_mean[0]:.5g}, standard deviation {encoding.target_scale[0]:.5g}"
     return rows | {"inputs of the model": " ".join(preparation(data)) or "bytes, from -2 to 2"}
 
 
 def columns(rows: Rows) -> pd.DataFrame:
-    """Every column of a table: its type, missing values and range, and what is unusual about it."""
+    """Every column of a table: its type, missing values, and categories or range."""
     return pd.DataFrame([_column(name, rows.column(name)) for name in rows.features])
 
 
 def _column(name: str, column: pd.Series) -> dict[str, str]:
-    kind, missing = kind_of(name, column), int(column.isna().sum())
-    if kind == "text":
+    if kind_of(name, column) == "text":
         categories = [f"'{value}'" for value in pd.unique(column.dropna())]
-        values = f"{len(categories)} categor{'y' if len(categories) == 1 else 'ies'}: {first_of(categories, 4)}"
+        kind, values = "text", f"{len(categories)} different: {first_of(categories, 4)}"
     else:
-        values = _range(numbers(name, column, missing=True))
-    return {
-        "column": name,
-        "type": "text" if kind == "text" else str(column.dtype),
-        "missing": f"{missing:,}",
-        "values": values,
-    }
-
-
-def _range(values: np.ndarray) -> str:
-    low, high = np.nanmin(values), np.nanmax(values)
-    if low == high:
-        return f"{low:.4g}, constant"
-    text = f"{low:.4g} to {high:.4g}, mean {np.nanmean(values):.4g}, deviation {np.nanstd(values):.4g}"
-    if len(values) > 2 and (np.diff(values) == 1).all():
-        return f"{text}; counts the rows: an index?"
-    whole_numbers = len(values) > 20 and bool((values % 1 == 0).all())
-    different = whole_numbers and len(np.unique(values)) == len(values)
-    return f"{text}; different in every row: an identifier?" if different else text
+        array, kind = numbers(name, column, missing=True), str(column.dtype)
+        values = f"{np.nanmin(array):.4g} to {np.nanmax(array):.4g}, mean {np.nanmean(array):.4g}"
+        if len(array) > 20 and (array % 1 == 0).all() and len(np.unique(array)) == len(array):
+            values += "; different in every row: an identifier?"
+    return {"column": name, "type": kind, "missing": f"{column.isna().sum():,}", "values": values}
 
 
 # ---------------------------------------------------------------- the nodes' rows
@@ -116,63 +97,15 @@ def _range(values: np.ndarray) -> str:
 
 def division(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame:
     """How many rows of each class each node has; of a text, which windows; of a regression, its targets."""
-    made = data.encoding
-    columns: dict[str, Any] = {}
+    encoding, columns = data.encoding, dict[str, Any]()
+    nodes: dict[str, Any] = {"site": [site.name for site in data.sites]} if data.sites else {"node": range(len(shards))}
     if data.vocabulary:
         columns = {"first": [shard[0] for shard in shards], "last": [shard[-1] for shard in shards]}
     elif data.task == "classification":
-        names = made.classes if made else range(data.classes)
+        names = encoding.classes if encoding else range(data.classes)
         counts = class_table(data.labels, shards, data.classes)
         columns = {str(name): counts[:, place] for place, name in enumerate(names)}
-    elif made and data.task == "multilabel":
-        columns = {name: [int(data.labels[shard, j].sum()) for shard in shards] for j, name in enumerate(made.target)}
-    elif made:
-        own = [made.target_values(data.labels[shard, 0]) for shard in shards]
+    elif encoding:
+        own = [encoding.target_values(data.labels[shard, 0]) for shard in shards]
         columns = {"mean target": [float(y.mean()) for y in own], "deviation": [float(y.std()) for y in own]}
-    return pd.DataFrame({**_names(data, shards), **columns, "total": [len(shard) for shard in shards]})
-
-
-def _names(data: Dataset, shards: list[np.ndarray]) -> dict[str, list[str] | range]:
-    return {"site": [site.name for site in data.sites]} if data.sites else {"node": range(len(shards))}
-
-
-def differences(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame | None:
-    """For each node the input whose mean differs most from that of all training rows, in standard deviations."""
-    made = data.encoding
-    if made is None or made.mean is None or not made.features:
-        return None
-    means = np.stack([data.inputs[shard].mean(0) for shard in shards])
-    most = np.abs(means).argmax(1)
-    shifts = [f"{made.inputs[j]} ({mean[j]:+.2f})" for j, mean in zip(most, means, strict=True)]
-    spread = [float(np.abs(mean).mean()) for mean in means]
-    return pd.DataFrame({**_names(data, shards), "differs most in": shifts, "mean difference": spread})
-
-
-def draw(table: pd.DataFrame, name: str, how: str) -> "Figure":
-    with needed_by("A figure"):
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator, MultipleLocator
-
-    figure = Figure(figsize=(6.5, 3.4), dpi=120, layout="constrained")
-    axis, bottom, (which, *classes, _) = figure.subplots(), np.zeros(len(table)), table.columns
-    for column, colour in zip(classes, colours(len(classes)), strict=True):
-        axis.bar(range(len(table)), table[column], bottom=bottom, label=f"class {column}", color=colour)
-        bottom += table[column].to_numpy()
-    axis.set(xlabel=which, ylabel="training rows")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.set_axisbelow(True)
-    axis.xaxis.set_major_locator(MultipleLocator(1) if len(table) <= ALL_NODES else MaxNLocator(integer=True))
-    if which == "site" and len(table) <= ALL_NODES:
-        axis.set_xticks(range(len(table)), [f"{name:.12}" for name in table.site], rotation=90)
-    axis.set_title(f"{name}, {how}")
-    axis.legend(fontsize=7, ncol=2, loc="upper left", bbox_to_anchor=(1, 1))
-    return figure
-
-
-def colours(count: int) -> np.ndarray:
-    """This many different colours."""
-    from matplotlib import colormaps
-
-    if count > 20:
-        return colormaps["turbo"](np.linspace(0, 1, count))
-    return colormaps["tab10" if count <= 10 else "tab20"](np.arange(count))
+    return pd.DataFrame({**nodes, **columns, "total": [len(shard) for shard in shards]})

@@ -7,8 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import nn
 
 from dnasa.core import InputError
@@ -47,21 +45,6 @@ def maker(text: str, shape: Sequence[int], outputs: int, code: bytes | None = No
         return module
 
     return made
-
-
-def check_outputs(text: str, made: Callable[[], nn.Module], rows: np.ndarray, outputs: int) -> None:
-    """Refuse a model with another number of outputs, which might train all the same. Other errors come with the loss."""
-    inputs = torch.as_tensor(rows)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        network = made().eval()
-        try:
-            found = network(inputs if inputs.dtype == torch.long else inputs.float())
-        except (RuntimeError, TypeError, ValueError, IndexError):
-            return
-    if isinstance(found, torch.Tensor) and len(rows) and found.shape[-1:] != (outputs,):
-        path, name = parts(text)
-        shape = f"outputs of shape {tuple(found.shape[1:])} for a row"
-        raise InputError(f"The model of {name} in {path} has {shape}, not {outputs}: use the argument outputs.")
 
 
 def source(text: str) -> bytes:

@@ -32,8 +32,7 @@ PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^
 ENOUGH_ROWS, FEW_PASSES = 100, 5  # of a table, to stop early by default
 STOPS_EARLY = "Early stopping is on: a tenth of the training rows is held out, and the best model on them is kept."
 UNEVEN = 10  # times as many rows at a site as at another
-OF_TABLES = ("target", "columns", "drop_columns", "id_column", "separator", "no_header", "task")  # options of data
-OF_FILES = (*OF_TABLES, "no_standardise")  # without effect on known datasets
+OF_FILES = ("target", "columns", "drop_columns", "id_column", "task")  # options without effect on known datasets
 PROBLEMS = ("least_squares", "spike", "robust_regression")  # that need no data
 
 
@@ -49,10 +48,7 @@ class SourceOptions:
     columns: str | None = None
     drop_columns: str | None = None
     id_column: str | None = None
-    separator: str | None = None
-    no_header: bool | None = None
     task: str | None = None
-    no_standardise: bool | None = None
     shard_dir: Path | None = None
     partition: str | None = "iid"
     partition_seed: int | None = None
@@ -69,7 +65,6 @@ class SourceOptions:
     evaluate: int | None = None
     metric: str | None = None
     early_stopping: bool | None = None
-    patience: int | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -79,16 +74,7 @@ class SourceOptions:
     @property
     def reading(self) -> dict[str, Any]:
         """How the user's files are read, as `dnasa.data` takes it."""
-        return {
-            "target": self.target,
-            "separator": self.separator,
-            "header": False if self.no_header else None,
-            "task": self.task,
-            "standardise": not self.no_standardise,
-            "columns": self.columns,
-            "drop_columns": self.drop_columns,
-            "id_column": self.id_column,
-        }
+        return {name: getattr(self, name) for name in OF_FILES}
 
 
 class Source(NamedTuple):
@@ -131,8 +117,6 @@ def make_source(
     if options.batch is not None and options.batch < 1:
         raise InputError(f"--batch must be at least 1, not {options.batch}.")
     choose("dtype", options.dtype or "float32", dict.fromkeys(("float32", "float64")))
-    if options.early_stopping is False and options.patience is not None:
-        raise InputError("--patience belongs to early stopping: leave out --no-early-stopping.")
     if options.problem is not None:
         points = evenly(options.steps, MORE_POINTS) if validate and options.evaluate is None else options.evaluate
         return Source(synthetic(options), points)
@@ -145,17 +129,20 @@ def make_source(
     tasks.scale(options.loss_scale, options.nodes)
     find_device(options.device)
     batch = options.batch or tasks.BATCH
-    load = partial(load_shards, allgather_text=allgather_text) if options.shard_dir else load_rows
-    rows, own = load(options, local_nodes)
-    patience, stopping = find_patience(options, rows, batch, by_default=not validate)
-    shards, validation = divided(options, rows, own, validate or patience is not None)
+    shards: Shards = []
+    if options.shard_dir is None:
+        rows = load_data(options)
+    else:
+        rows, shards = load_shards(options, local_nodes, allgather_text)
+    not_early = why_not_early(options, rows, batch, by_default=not validate)
+    parts, validation = divided(options, rows, shards, validate or not not_early)
     model = options.model or models.default(rows)
     train_metrics = not validate or measures_training(options, rows, batch)
-    by_default = curve_steps(options, rows, batch, train_metrics) if validate else None
-    evaluate = by_default if options.evaluate is None else options.evaluate
+    curve = curve_steps(options, rows, batch, train_metrics) if validate else None
+    evaluate = curve if options.evaluate is None else options.evaluate
     task = tasks.on_shards(
         rows,
-        shards,
+        parts,
         batch,
         options.loss_scale,
         options.dtype or "float32",
@@ -165,13 +152,14 @@ def make_source(
         validation=validation,
         class_weight=options.class_weight,
     )
-    lines = [f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}."]
-    lines += [f"Layers: {models.layers(task.make())}.", *preparation(rows)]
+    lines = [f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}.", *preparation(rows)]
     if options.model is None and model == "resnet" and task.device.type == "cpu":
         lines.append("A residual net is slow on a CPU: --model resnet:8 is a smaller one.")
+    description = " ".join(lines)
+    if not validate or not not_early:
+        description += f"\nEarly stopping is off: {not_early}." if not_early else f"\n{STOPS_EARLY}"
     warnings = (*rows.warnings, *uneven(rows.sites, options.weights_by))
-    description = " ".join(lines) + (f"\n{stopping}" if patience or not validate else "")
-    return Source(task, evaluate, description, model, rows, warnings, patience)
+    return Source(task, evaluate, description, model, rows, warnings, None if not_early else PATIENCE)
 
 
 def uneven(sites: Sequence["Site"], weights_by: str | None) -> list[str]:
@@ -194,22 +182,18 @@ def synthetic(options: SourceOptions) -> "Problem":
     return RobustRegression(options.nodes)
 
 
-def find_patience(options: SourceOptions, rows: "Dataset", batch: int, by_default: bool) -> tuple[int | None, str]:
-    """After how many evaluations without improvement the run stops, None: never; and a sentence that says why."""
+def why_not_early(options: SourceOptions, rows: "Dataset", batch: int, by_default: bool) -> str:
+    """Why the run does not stop early; empty where it does."""
     from dnasa.data.datasets import DATASETS
 
-    patience = PATIENCE if options.patience is None else options.patience
+    if options.early_stopping is not None:
+        switched = "it was switched off, by --no-early-stopping or by --late between sites"
+        return "" if options.early_stopping else switched
     own_table = rows.inputs.ndim == 2 and not rows.vocabulary and (options.shard_dir or options.data not in DATASETS)
-    if options.early_stopping or options.patience is not None:
-        off = ""
-    elif options.early_stopping is not None:
-        off = "it was switched off, by --no-early-stopping or by --late between sites"
-    elif not by_default or not own_table:
-        off = "it is the default for tables of your own; here --early-stopping switches it on"
-    else:
-        counts = [site.rows for site in rows.sites] or [len(rows.labels) // options.nodes] * options.nodes
-        off = too_short(counts, options.steps * batch)
-    return (None, f"Early stopping is off: {off}.") if off else (patience, STOPS_EARLY)
+    if not by_default or not own_table:
+        return "it is the default for tables of your own; here --early-stopping switches it on"
+    counts = [site.rows for site in rows.sites] or [len(rows.labels) // options.nodes] * options.nodes
+    return too_short(counts, options.steps * batch)
 
 
 def too_short(counts: Sequence[int], samples: int) -> str:
@@ -241,10 +225,6 @@ def divided(
     return divide(0) if options.partition == "contiguous" else divide, validation
 
 
-def load_rows(options: SourceOptions, local_nodes: range) -> tuple["Dataset", "Shards"]:
-    return load_data(options), []
-
-
 def checked_summaries(own: str, given: str) -> str:
     """Another process's text about its tables; raises an error if it is none. Tables that do not fit are named later."""
     with suppress(InputError):
@@ -265,48 +245,35 @@ def load_data(options: SourceOptions) -> "Dataset":
     """The data that --data names, read as the other options say."""
     from dnasa import data
 
-    name = options.data or ""
-    text, context = None, CONTEXT  # None: the data decides whether it is a text
+    name, text, context = options.data or "", False, CONTEXT
     if options.model is not None:
         with needed_by("A model"):
             from dnasa.tasks import models
-        model, context = models.parse(options.model)[0], models.context(options.model)
-        text = model in models.OF_TEXT or None
-    if name in data.DATASETS:
-        refuse(options, OF_FILES, f"files of your own: leave it out for {name}")
-    if text:
-        refuse(options, OF_TABLES, f"tables, and {model} is a model of the characters of a text: leave one out")
+        text, context = models.parse(options.model)[0] in models.OF_TEXT, models.context(options.model)
+    unused = next((option for option in OF_FILES if getattr(options, option)), None)
+    if unused and (text or name in data.DATASETS):
+        reason = f"{options.model} is a model of text" if text else f"{name} is known"
+        raise InputError(f"--{unused.replace('_', '-')} is for tables of your own, and {reason}: leave it out.")
     return data.load(name, context=context, text=text, **options.reading)
-
-
-def refuse(options: SourceOptions, names: Sequence[str], reason: str) -> None:
-    for name in names:
-        if getattr(options, name):
-            raise InputError(f"--{name.replace('_', '-')} is for {reason}.")
 
 
 def preparation(rows: "Dataset") -> list[str]:
     """What was done to the user's rows, in sentences."""
-    made = rows.encoding
-    if made is None:
+    encoding = rows.encoding
+    if encoding is None:
         return []
-    lines = {
-        "classification": [],
-        "regression": [f"Regression of {made.target[0]}: the loss is that of the standardized target."],
-        "multilabel": [f"{len(made.target)} labels: {', '.join(made.target)}."],
-    }[made.task]
-    if made.mean is not None:
-        count = len(made.inputs)
-        what = f"{count} input{'s' if count > 1 else ''}" if made.features else "Inputs"
+    count, features = len(encoding.inputs), encoding.features
+    regression = f"Regression of {encoding.target}: the loss is that of the standardized target."
+    lines = [regression] if encoding.task == "regression" else []
+    if encoding.mean is not None:
+        what = f"{count} input{'s' if count > 1 else ''}" if features else "Inputs"
         lines.append(f"{what} standardized with the mean and standard deviation of the training rows.")
-    elif rows.inputs.dtype != "uint8":
-        lines.append("Inputs are not standardized.")
     for sentence, names in {
-        "Text became one input for each category": [f.name for f in made.features if f.kind == "text"],
+        "Text became one input for each category": [f.name for f in features if f.kind == "text"],
         "Missing values became the mean, with an input that flags them": [
-            f.name for f in made.features if f.fill is not None
+            f.name for f in features if f.fill is not None
         ],
-        "Missing text became a category of its own": [f.name for f in made.features if MISSING in f.categories],
+        "Missing text became a category of its own": [f.name for f in features if MISSING in f.categories],
     }.items():
         lines += [f"{sentence}: {first_of(names)}."] if names else []
     if rows.test_counts:

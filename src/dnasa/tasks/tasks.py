@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
 
 from dnasa.core import InputError, choose
 from dnasa.data import Dataset, load, partition
@@ -81,10 +80,6 @@ def on_shards(
     options["validation"], weights = validation, class_weights(rows, class_weight)
     if rows.task == "regression":
         return Regression(models.make(name, rows), rows, shards, train_metrics=train_metrics, **options)
-    if rows.task == "multilabel":
-        options |= {"train_metrics": train_metrics, "metrics": {"test_label_accuracy": label_accuracy}}
-        several = nn.functional.binary_cross_entropy_with_logits
-        return Supervised(models.make(name, rows), several, rows, shards, **options)
     if not models.batched(name, rows):
         if rows.inputs.dtype.kind in "iu" and rows.inputs.dtype != np.uint8 and not rows.vocabulary:
             rows = rows._replace(inputs=rows.inputs.astype(np.float32), test_inputs=rows.test_inputs.astype(np.float32))
@@ -125,11 +120,6 @@ def class_weights(rows: Dataset, how: ClassWeight) -> np.ndarray | None:
                 f"The class weight {name}: {weight} does not fit: classes are {names[:10]}, weights from 0 on."
             )
     return np.array([float(how.get(name, 1)) for name in names])
-
-
-def label_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The share of right labels, of several for each row."""
-    return ((outputs > 0) == (targets > 0)).double().mean()
 
 
 def scale(text: str | float, nodes: int) -> float:

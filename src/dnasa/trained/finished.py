@@ -24,52 +24,44 @@ def save_run(folder: Path | None, problem: Sharded, rows: Dataset, name: str, re
     """Write the mean of the nodes' models, of the first seed that did not diverge, and its tests; says whether it was tested.
 
     `name` is the network, as `--model` takes it. All processes call it, and the first writes; without a folder, nothing is
-    written. A model of a text is not tested further, nor one after a loss of processes that had test rows of their own, or
-    during the tests.
+    written. A model of a text is not tested further.
     """
     run = int(np.argmax(result.runs.diverged.isna()))
     x, statistics = _of_run(problem, result, run)
-    encoding, kind = encoding_of(rows), kind_of(rows)
+    model = TrainedModel(problem.network(x.mean(0), statistics), encoding_of(rows), kind_of(rows))
+    measured = None if model.kind == "tokens" else _tested(problem, rows, model, result, network)
+    if folder is not None and result.writes:
+        if measured is not None:
+            OwnFiles(folder).write("evaluation.json", to_json(measured))
+        row = result.final().loc[run]
+        about = {"rule": row.rule, "seed": row.seed, "steps": row.step, "nodes": len(x), "data": rows.source}
+        save(folder, model, name, {"trained": about})
+    return measured is not None
 
-    def trained(point: torch.Tensor) -> TrainedModel:
-        return TrainedModel(problem.network(point, statistics), encoding, kind)
+
+def _tested(
+    problem: Sharded, rows: Dataset, model: TrainedModel, result: Result, network: Network
+) -> Evaluation | None:
+    """The tests of the model by all processes; None after a loss of processes that had test rows, or during the tests."""
 
     def of_all(part: Evaluation) -> Evaluation:
-        return evaluation.merged(network.processes.allgather_json(part, lambda given: evaluation.like(part, given)))
+        return evaluation.merged(network.processes.allgather_json(part, lambda other: evaluation.like(part, other)))
 
     own_tests = bool(rows.test_counts) and not network.simulated  # each process has the test rows of its nodes
     lost = result.settings.get("lost")
-    tested = kind != "tokens" and not (own_tests and lost)
-    model, row, measured = trained(x.mean(0)), result.final().loc[run], Evaluation()
-
-    def tests() -> Evaluation:
-        found = Evaluation()
-        if own_tests or result.writes:
-            samples = problem.batch * int(row.step)
-            quick = problem.test_total <= 3 * samples  # all nodes take less time than the training
-            found = evaluation.evaluate(model, rows, map(trained, x) if quick else ())
-        if own_tests:
-            found = of_all(found)
-        if rows.sites and not lost:
-            kind_of_rows = "test" if rows.test_counts else "training"
-            found |= of_all(evaluation.at_sites(model, _parts(problem, rows), kind_of_rows))
-        return found
-
     if own_tests and lost:
-        warnings.warn("The trained model was not tested: nodes with test rows were lost in the run.", stacklevel=2)
-    if tested:
-        try:
-            measured = tests()
-        except ProcessLost as error:  # every process has the model
-            warnings.warn(f"The trained model was not tested: {error}", stacklevel=2)
-            tested = False
-    if folder is not None and result.writes:
-        if tested:
-            measured |= {"members": list(problem.remaining)} if lost else {}
-            OwnFiles(folder).write("evaluation.json", to_json(measured))
-        about = {"rule": row.rule, "seed": row.seed, "steps": row.step, "nodes": len(x), "data": rows.source}
-        save(folder, model, name, {"trained": about})
-    return tested
+        warnings.warn("The trained model was not tested: nodes with test rows were lost in the run.", stacklevel=3)
+        return None
+    try:
+        measured = evaluation.evaluate(model, rows) if own_tests or result.writes else Evaluation()
+        measured = of_all(measured) if own_tests else measured
+        if rows.sites and not lost:
+            kind = "test" if rows.test_counts else "training"
+            measured |= of_all(evaluation.at_sites(model, _parts(problem, rows), kind))
+    except ProcessLost as error:  # every process has the model
+        warnings.warn(f"The trained model was not tested: {error}", stacklevel=3)
+        return None
+    return measured
 
 
 def _parts(problem: Sharded, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -37,13 +37,13 @@ class TrainedModel:
 
     @property
     def task(self) -> str:
-        """classification, regression or multilabel"""
+        """classification or regression"""
         return self.encoding.task
 
     @property
     def classes(self) -> np.ndarray:
-        """The names of the classes, in the order of the outputs; of several labels, the names of the labels."""
-        return np.array(self.encoding.classes or self.encoding.target)
+        """The names of the classes, in the order of the outputs."""
+        return np.array(self.encoding.classes)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -51,19 +51,17 @@ class TrainedModel:
         return tuple(feature.name for feature in self.encoding.features)
 
     def predict(self, rows: Any) -> np.ndarray:
-        """The class of each row; the value, in a regression; of several labels, 0 or 1 for each.
+        """The class of each row; the value, in a regression.
 
         Args:
             rows: A frame with the columns of the training data, in any order, or an array.
         """
         if self.task == "regression":
-            values = self.encoding.target_values(self._outputs(rows))
-            return values[:, 0] if values.shape[1] == 1 else values
-        decided = self.decide(self.predict_proba(rows))
-        return decided if self.task == "multilabel" else self.classes[decided]
+            return self.encoding.target_values(self._outputs(rows))[:, 0]
+        return self.classes[self.predict_proba(rows).argmax(1)]
 
     def predict_proba(self, rows: Any) -> np.ndarray:
-        """(rows, classes): the probability of each class, or of each label.
+        """(rows, classes): the probability of each class.
 
         Args:
             rows: A frame with the columns of the training data, in any order, or an array.
@@ -111,21 +109,12 @@ class TrainedModel:
             yield part.to(device, self.dtype if part.is_floating_point() else part.dtype)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
-        """The probability of each class, or of each label.
+        """The probability of each class.
 
         Args:
             outputs: The outputs of the model.
         """
-        logits = torch.from_numpy(outputs)
-        return (logits.sigmoid() if self.task == "multilabel" else logits.softmax(1)).numpy()
-
-    def decide(self, probabilities: np.ndarray) -> np.ndarray:
-        """The number of each row's class; of several labels, 0 or 1 for each.
-
-        Args:
-            probabilities: Those of each class, or of each label.
-        """
-        return (probabilities >= 0.5).astype(np.int64) if self.task == "multilabel" else probabilities.argmax(1)
+        return torch.from_numpy(outputs).softmax(1).numpy()
 
 
 class Scaled(nn.Module):
@@ -165,7 +154,7 @@ def encoding_of(rows: Dataset) -> Encoding:
         return rows.encoding
     classes = tuple(rows.vocabulary or range(rows.classes))
     target = "next character" if rows.vocabulary else "class"
-    return Encoding("classification", (), rows.inputs.shape[1:], (target,), classes)
+    return Encoding("classification", (), rows.inputs.shape[1:], target, classes)
 
 
 def kind_of(rows: Dataset) -> str:

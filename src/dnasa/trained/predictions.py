@@ -6,24 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from dnasa.core import InputError
 from dnasa.data.columns import changed
-from dnasa.data.unlabelled import read_rows
+from dnasa.data.reading import is_number, read_rows
 from dnasa.trained.model import TrainedModel
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def of_file(
-    model: TrainedModel,
-    path: Path,
-    separator: str | None = None,
-    header: bool | None = None,
-    id_column: str | None = None,
-) -> "pd.DataFrame":
+def of_file(model: TrainedModel, path: Path, id_column: str | None = None) -> "pd.DataFrame":
     """A row for each row of the file; the first column has the names of images, or the `id_column`, by default the model's."""
     model.check_takes_rows()
     wanted = id_column or model.encoding.id_column
-    rows, names = read_rows(path, model.encoding._replace(id_column=wanted), separator, header)
+    rows, names = read_rows(path, model.encoding._replace(id_column=wanted))
     if id_column and not names:
         raise InputError(f"{path.name} has no column '{id_column}': leave --id-column out.")
     if wanted and not names:
@@ -41,24 +35,17 @@ def as_csv(predicted: "pd.DataFrame") -> str:
 
 
 def _inert(value: Any) -> Any:
-    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return f"'{value}"
-    return value
+    calculated = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number(value)
+    return f"'{value}" if calculated else value
 
 
 def table(model: TrainedModel, rows: Any) -> "pd.DataFrame":
-    """`prediction` and the probability `p_CLASS` of each class; several labels or targets have a column each."""
+    """`prediction`, and the probability `p_CLASS` of each class."""
     import pandas as pd
 
     if model.task == "regression":
-        predicted, probabilities = model.predict(rows), pd.DataFrame()
-    else:
-        p = model.predict_proba(rows)
-        predicted = model.decide(p) if model.task == "multilabel" else model.classes[model.decide(p)]
-        probabilities = pd.DataFrame(p, columns=[f"p_{name}" for name in model.classes])
-    names = ["prediction"] if predicted.ndim == 1 else list(model.encoding.target)
-    return pd.concat([pd.DataFrame(predicted, columns=names), probabilities], axis=1)
+        return pd.DataFrame({"prediction": model.predict(rows)})
+    p = model.predict_proba(rows)
+    probabilities = pd.DataFrame(p, columns=[f"p_{name}" for name in model.classes])
+    probabilities.insert(0, "prediction", model.classes[p.argmax(1)])
+    return probabilities
