@@ -19,7 +19,7 @@ from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule
 from dnasa.data import Dataset
 from dnasa.networks.simulated import connect
 from dnasa.problems import Classification, Custom, LeastSquares, RobustRegression, Supervised
-from dnasa.problems.supervised import cross_entropy
+from dnasa.problems.losses import cross_entropy
 from dnasa.rules import schedules
 from dnasa.runs.divergence import Divergence
 from dnasa.runs.history import Evaluation

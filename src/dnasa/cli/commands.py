@@ -73,8 +73,6 @@ def train(context: typer.Context, given: Options) -> None:
     if given.dry_run:
         given = inputs.of_dry_run(given)
     inputs.start_logs(given)
-    if given.local_accuracy and given.problem is not None:
-        raise InputError("--local-accuracy needs a classification problem: leave --problem out.")
     if given.trace is not None:
         make_folder(given.trace.parent)
     out, callback = given.out, None
@@ -89,8 +87,6 @@ def train(context: typer.Context, given: Options) -> None:
     given, graph = begun.given, begun.graph
     source, shared = inputs.prepare(begun, watched, check=partial(check, **own))
     problem: Any = source.problem
-    if given.local_accuracy and not hasattr(problem, "accuracies"):
-        raise InputError("--local-accuracy cannot test this model and data: leave it out.")
     result = trained.saved(shared) or solve(problem, **own, **shared)
     if given.dry_run:
         trained.save(None, source, result, shared["network"])
@@ -107,12 +103,6 @@ def train(context: typer.Context, given: Options) -> None:
     print_kept(result)
     if given.compress or given.message_dtype or given.every > 1:
         print_sent(result.history)
-    if given.local_accuracy:
-        import torch
-
-        accuracies = problem.accuracies(torch.as_tensor(result.x)).reshape(-1)
-        each = ", ".join(f"{100 * float(a):.2f} %" for a in accuracies)
-        print_line(f"Test accuracy of each node's own model: {each}")
     print_line(timing_line(result))
     if out is not None:
         if result.writes:

@@ -203,7 +203,6 @@ class Options:
         "Folder with node-0.csv (or another format, or a folder), node-1.csv, ... and perhaps test.csv: a process reads "
         "only the files of its own nodes. With --sites, the folder with this site's own table, under any name.",
     )
-    local_accuracy: bool = option(False, "Also test every node's own model at the end.")
     drop: float = option(0.0, "Simulated fault: each link fails in a step with this probability.")
     away: float = option(0.0, "Simulated fault: each node is unreachable for this share of the time.")
     stale: int = option(0, "Simulated fault: messages arrive up to this many steps late.")
@@ -242,7 +241,7 @@ class Options:
 
 FIELDS = {each.name: each for each in fields(Options)}
 OF_SITES = ("sites", "dry_run", "log", "metrics_port")
-OF_TRAIN = ("rule", "eta", "stop", "overlap", "clock", "late", "trace", "local_accuracy", "tensorboard", *OF_SITES)
+OF_TRAIN = ("rule", "eta", "stop", "overlap", "clock", "late", "trace", "tensorboard", *OF_SITES)
 OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "format", "style", "latex")
 
 

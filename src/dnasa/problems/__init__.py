@@ -8,10 +8,9 @@ from dnasa.problems.problem import Problem
 
 if TYPE_CHECKING:
     from dnasa.problems import augment, models, prox
-    from dnasa.problems.classification import Classification
+    from dnasa.problems.classification import Classification, Regression
     from dnasa.problems.custom import Custom
     from dnasa.problems.least_squares import LeastSquares
-    from dnasa.problems.regression import Regression
     from dnasa.problems.robust_regression import RobustRegression
     from dnasa.problems.supervised import Supervised
 
@@ -33,7 +32,7 @@ MODULES = {
     "Classification": "classification",
     "Custom": "custom",
     "LeastSquares": "least_squares",
-    "Regression": "regression",
+    "Regression": "classification",
     "RobustRegression": "robust_regression",
     "Supervised": "supervised",
 }

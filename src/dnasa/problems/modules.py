@@ -1,7 +1,7 @@
 """Any torch module as a function of one vector of parameters: its gradients, and its outputs when tested."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dnasa.core import InputError, Layout, first_line
+from dnasa.problems.losses import Loss
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 STREAMS = 4  # streams on which a GPU computes several models at the same time
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class FlatModule:

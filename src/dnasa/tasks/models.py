@@ -83,7 +83,7 @@ def network(text: str, shape: Shape, outputs: int, data: str) -> Callable[[], nn
 
 
 def batched(text: str, rows: Dataset) -> bool:
-    """Whether `Classification` has formulas for all its layers, and the inputs are numbers rather than bytes."""
+    """Whether there are formulas for all its layers, and the inputs are numbers rather than bytes."""
     known = parse(text)[0] in ("linear", "mlp", "lenet") and "dropout" not in text
     return known and rows.inputs.dtype != np.uint8
 
