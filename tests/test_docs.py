@@ -275,7 +275,7 @@ PACKAGES = [
         "dnasa.reproduce",
         "dnasa.rules",
     ),
-    *("dnasa.rules.schedules", "dnasa.sklearn", "dnasa.topology", "dnasa.trained"),
+    *("dnasa.sklearn", "dnasa.topology", "dnasa.trained"),
 ]
 
 

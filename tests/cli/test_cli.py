@@ -22,7 +22,7 @@ from dnasa.channels.compressed import COMPRESSIONS
 from dnasa.cli.options import FIELDS, OF_COMPARE, OF_TRAIN
 from dnasa.reproduce import FIGURES
 from dnasa.rules.registry import BUILT_IN
-from dnasa.topology.registry import BUILT_IN as GRAPHS
+from dnasa.topology.graphs import BUILT_IN as GRAPHS
 
 
 def start(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

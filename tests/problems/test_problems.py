@@ -151,15 +151,14 @@ def gradient_of(returned: Any, start: Array | None = None) -> Array:
 @pytest.mark.parametrize(
     ("returned", "words"),
     [
-        (1.0, r"has shape \(\) at step 5; it must have that of start, \(3,\)"),
-        (np.float64(1), r"has shape \(\) at step 5"),
-        ([1.0, 2.0], r"has shape \(2,\) at step 5"),
-        (np.ones((3, 1)), r"has shape \(3, 1\) at step 5"),
-        (torch.ones(2), r"has shape \(2,\) at step 5"),
-        (None, "at step 5 is NoneType: return an array of 3 real numbers"),
+        (1.0, r"at step 5 is float: return an array of real numbers of shape \(3,\)"),
+        ([1.0, 2.0], "at step 5 is list: return"),
+        (np.ones((3, 1)), r"at step 5 is float64 of shape \(3, 1\): return"),
+        (torch.ones(2), r"at step 5 is torch.float32 of shape \(2,\): return"),
+        (None, "at step 5 is NoneType: return"),
         ([[1.0], [2.0, 3.0], 1.0], "at step 5 is list: return"),
-        (np.ones(3) * 1j, "at step 5 is complex128: return"),
-        (torch.ones(3) * 1j, r"at step 5 is torch\.complex64: return"),
+        (np.ones(3) * 1j, "at step 5 is complex128 of shape"),
+        (torch.ones(3) * 1j, r"at step 5 is torch\.complex64 of shape"),
         (["a", "b", "c"], "at step 5 is list: return"),
         ([1.0, np.nan, 0.0], "at step 5 is not finite although x is"),
         (torch.tensor([1.0, torch.inf, 0.0]), "at step 5 is not finite although x is"),
@@ -202,15 +201,15 @@ def test_a_gradient_function_may_reuse_its_output() -> None:
 @pytest.mark.parametrize(
     ("start", "words"),
     [
-        (np.zeros(0), "start is empty"),
-        (torch.zeros(0), "start is empty"),
+        (np.zeros(0), "with one axis"),
+        (torch.zeros(0), "with one axis"),
         (np.zeros(2, np.float16), "start has dtype float16: convert it to float32 or float64"),
         (torch.zeros(2, dtype=torch.bfloat16), "start has dtype bfloat16: convert"),
         (np.zeros(2, complex), "start has dtype complex128: convert"),
         (np.array([None, None]), "start has dtype object: convert"),
-        ([0.0, 0.0], "one-dimensional"),
-        (pd.Series([0.0, 0.0]), "one-dimensional"),
-        (np.zeros((2, 2)), "one-dimensional"),
+        ([0.0, 0.0], "with one axis"),
+        (pd.Series([0.0, 0.0]), "with one axis"),
+        (np.zeros((2, 2)), "with one axis"),
     ],
 )
 def test_an_unusable_start_is_refused(start: Any, words: str) -> None:
@@ -236,7 +235,7 @@ def test_a_loss_that_is_no_number_is_refused() -> None:
     with pytest.raises(InputError, match="loss of node 0 is of type NoneType"):
         problem.evaluate(np.ones((1, 1, 2)), range(2))
     problem = Custom(lambda x, node, rng: x, np.ones(2), full_gradient=lambda x, node: x[:1])
-    with pytest.raises(InputError, match=r"full gradient of node 0 has shape \(1,\); it must"):
+    with pytest.raises(InputError, match="full gradient of node 0 is float64 of shape"):
         problem.evaluate(np.ones((1, 1, 2)), range(2))
 
 

@@ -15,7 +15,6 @@ from dnasa import data
 from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.data.datasets import CIFAR10_FILES
-from dnasa.problems import Classification, Supervised
 from dnasa.tasks import models, tasks
 
 TEXT = "Now is the winter of our discontent made glorious summer by this sun of York. " * 12
@@ -56,7 +55,7 @@ def test_a_perceptron_has_the_activation_and_the_dropout_of_its_name() -> None:
     assert layers("mlp:9,gelu,dropout=0.1", table) == ["Linear", "GELU", "Dropout", "Linear"]
     assert "Dropout(p=0.25" in repr(models.make("mlp:9,dropout=.25", table)())
     shards = [np.arange(6), np.arange(6, 12)]
-    assert isinstance(tasks.on_shards(table, shards, model="mlp:9,silu"), Classification)
+    assert tasks.on_shards(table, shards, model="mlp:9,silu").stack is not None
     assert isinstance(tasks.on_shards(table, shards, model="mlp:9,dropout=0.1"), Supervised)
 
 
@@ -158,12 +157,11 @@ def test_an_lstm_predicts_each_character_from_those_before_it(text: Path) -> Non
     assert (before[:, 7:] != after[:, 7:]).any(-1).all()
 
 
-def test_bytes_and_unknown_layers_are_supervised(text: Path) -> None:
+def test_models_of_known_layers_are_computed_together() -> None:
     shards = [np.arange(6), np.arange(6, 12)]
-    assert isinstance(tasks.on_shards(rows(7), shards), Classification)
-    assert isinstance(tasks.on_shards(rows(3, 8, 8), shards, model="mlp:4"), Classification)
-    assert isinstance(tasks.on_shards(rows(3, 8, 8, kind=np.uint8), shards, model="mlp:4"), Supervised)
-    assert isinstance(tasks.on_shards(rows(3, 8, 8), shards, model="resnet:8"), Supervised)
+    assert tasks.on_shards(rows(7), shards).stack is not None
+    assert tasks.on_shards(rows(3, 8, 8), shards, model="mlp:4").stack is not None
+    assert tasks.on_shards(rows(3, 8, 8), shards, model="resnet:8").stack is None
 
 
 @pytest.mark.parametrize(

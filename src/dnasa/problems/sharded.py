@@ -98,7 +98,7 @@ class Sharded(Problem):
 
     @cached_property
     def _node_fingerprints(self) -> list[str]:
-        """Of each node's training, validation and own test rows, in the partition of seed 0."""
+        """The fingerprint of each node's rows in the partition of seed 0, and of its own test rows."""
         fingerprints = []
         for node, shard in enumerate(self.shards):
             rows = np.concatenate([shard, self.validation[node]]) if self.validation else shard
