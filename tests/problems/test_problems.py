@@ -53,29 +53,6 @@ PROBLEMS = {
 # ---------------------------------------------------------------- the protocol
 
 
-def test_a_subclass_inherits_the_defaults() -> None:
-    class Bowl(Problem):
-        def start(self, seed: int) -> Array:
-            return np.ones(2)
-
-        def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-            return x
-
-    bowl = Bowl()
-    assert (bowl.nodes, bowl.batch, bowl.loss_scale, bowl.fingerprint) == (None, 1, 1.0, "Bowl")
-    assert bowl.layout == (("x", (2,)),)
-    assert (bowl.rows(0), bowl.node_fingerprint(0)) == (None, "")
-    assert bowl.evaluate(np.ones((1, 1, 2)), range(3)) == {}
-    bowl.fingerprint = "own"
-    assert bowl.fingerprint == "own"
-
-
-def test_the_layout_of_a_network_is_that_of_its_parameters() -> None:
-    problem = classification()
-    assert problem.layout == (("0.weight", (5, 6)), ("0.bias", (5,)), ("2.weight", (3, 5)), ("2.bias", (3,)))
-    assert sum(int(np.prod(shape)) for _, shape in problem.layout) == len(problem.start(0))
-
-
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_weights_weigh_the_nodes_and_not_the_test(name: str) -> None:
     problem = PROBLEMS[name]()
@@ -187,17 +164,6 @@ def test_gradients_of_another_library_or_dtype_are_converted(start: Array, retur
     np.testing.assert_array_equal(g[0, 0], [[1, 1, 1], [1, 2, 3]])
 
 
-def test_a_gradient_function_may_reuse_its_output() -> None:
-    out = np.zeros(2)
-
-    def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
-        out[:] = node
-        return out
-
-    g = Custom(gradient, np.ones(2)).gradient(np.ones((1, 1, 3, 2)), range(3), [0], 0)
-    np.testing.assert_array_equal(g[0, 0, :, 0], [0, 1, 2])
-
-
 @pytest.mark.parametrize(
     ("start", "words"),
     [
@@ -217,11 +183,6 @@ def test_an_unusable_start_is_refused(start: Any, words: str) -> None:
         Custom(lambda x, node, rng: x, start)
 
 
-def test_a_start_of_whole_numbers_becomes_float64() -> None:
-    assert Custom(lambda x, node, rng: x, np.arange(3)).start(0).dtype == np.float64
-    assert Custom(lambda x, node, rng: x, torch.arange(3)).start(0).dtype == torch.float64
-
-
 @pytest.mark.parametrize(("dtype", "x"), [(np.float32, 1e13), (np.float64, 1e110)])
 def test_a_diverging_run_is_not_a_mistake_in_the_gradient(dtype: type[np.floating[Any]], x: float) -> None:
     problem = Custom(lambda x, node, rng: 4 * x**3, np.ones(2, dtype))
@@ -230,16 +191,7 @@ def test_a_diverging_run_is_not_a_mistake_in_the_gradient(dtype: type[np.floatin
     assert np.isinf(g).all()
 
 
-def test_a_loss_that_is_no_number_is_refused() -> None:
-    problem = Custom(lambda x, node, rng: x, np.ones(2), loss=lambda x, node: None)  # type: ignore[arg-type,return-value]
-    with pytest.raises(InputError, match="loss of node 0 is of type NoneType"):
-        problem.evaluate(np.ones((1, 1, 2)), range(2))
-    problem = Custom(lambda x, node, rng: x, np.ones(2), full_gradient=lambda x, node: x[:1])
-    with pytest.raises(InputError, match="full gradient of node 0 is float64 of shape"):
-        problem.evaluate(np.ones((1, 1, 2)), range(2))
-
-
-@pytest.mark.parametrize("given", [{"nodes": 5}, {"nodes": 64}, {"nodes": 0}, {"nodes": 4, "dim": 0}])
+@pytest.mark.parametrize("given", [{"nodes": 5}, {"nodes": 64}, {"nodes": 0}])
 def test_robust_regression_refuses_what_it_cannot_divide(given: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"power of two|positive whole number"):
         RobustRegression(**given)
@@ -254,15 +206,6 @@ def test_least_squares_has_no_test_loss_in_large_dimensions() -> None:
     assert np.isfinite(problem.gradient(x, range(2), [0], 0)).all()
     assert problem.evaluate(x[:, :, 0], range(2)).keys() == {"train_loss", "gradient"}
     assert LeastSquares(dim=50).evaluate(x[:, :, 0, :50], range(2)).keys() == {"train_loss", "test_loss", "gradient"}
-
-
-def test_the_test_loss_does_not_depend_on_how_many_nodes_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dnasa.problems import least_squares
-
-    mean = np.ones((1, 1, 4))
-    together = LeastSquares(dim=4).evaluate(mean, range(6))["test_loss"]
-    monkeypatch.setattr(least_squares, "AT_ONCE", 50)
-    np.testing.assert_allclose(LeastSquares(dim=4).evaluate(mean, range(6))["test_loss"], together, rtol=1e-12)
 
 
 # ---------------------------------------------------------------- problems of another class
@@ -323,27 +266,16 @@ def test_optional_members_of_another_class_are_used() -> None:
         solve(cast(Problem, Fuller()), topology.ring(4), steps=1)
 
 
-class Headless:
-    gradient = Minimal.gradient
-
-
-class Flat:
-    start = Minimal.start
-
-
 @pytest.mark.parametrize(
     ("problem", "words"),
     [
-        (Headless(), r"and it has no start \(Headless\)"),
-        (Flat(), r"and it has no gradient \(Flat\)"),
-        (Minimal.gradient, r"and it has no start and no gradient \(function\)"),
-        (None, r"and it has no start and no gradient \(NoneType\)"),
-        (Minimal, "and 'Minimal' is a class"),
-        (Custom, "and 'Custom' is a class"),
+        (Minimal.gradient, "and <function .* is not"),
+        (None, "and None is not"),
+        (Custom, "and <class .* is not"),
     ],
 )
-def test_a_required_member_that_is_missing_is_named(problem: Any, words: str) -> None:
-    with pytest.raises(InputError, match=rf"must have start\(seed\) and gradient\(x, nodes, seeds, t\), {words}"):
+def test_what_is_no_problem_is_refused(problem: Any, words: str) -> None:
+    with pytest.raises(InputError, match=rf"must be an object with start\(seed\) and gradient.*{words}"):
         solve(problem, topology.ring(5), steps=1)
 
 

@@ -20,7 +20,7 @@ from dnasa.core import Array, InputError, Network
 from dnasa.data import Dataset, partition
 from dnasa.problems import Supervised, augment, supervised
 from dnasa.problems.losses import cross_entropy
-from dnasa.problems.models import gpt, lstm, resnet
+from dnasa.problems.models import gpt, resnet
 from dnasa.problems.sharded import seeded
 from dnasa.problems.supervised import STATISTICS
 from dnasa.runs.history import Evaluation
@@ -71,7 +71,6 @@ MODELS: dict[str, Any] = {
     "group norm": (lambda: resnet(2, 3, (8, 16), "group"), cross_entropy, images),
     "gpt": (lambda: gpt(7, 2, 8, 2, 5), cross_entropy, text),
     "untied gpt": (lambda: gpt(7, 1, 8, 2, 5, tied=False), cross_entropy, text),
-    "lstm": (lambda: lstm(7, 2, 6), cross_entropy, text),
     "tied": (Tied, nn.functional.mse_loss, table),
     "perceptron": (perceptron, nn.MSELoss(), table),
 }
@@ -139,15 +138,6 @@ def test_a_node_alone_has_the_same_bits(name: str) -> None:
     assert torch.equal(both[1:, :, 2:], alone)
 
 
-def test_dropout_leaves_torchs_own_randomness_alone() -> None:
-    task = problem()
-    torch.manual_seed(0)
-    expected = torch.rand(3)
-    torch.manual_seed(0)
-    task.gradient(task.start(0).expand(1, 1, NODES, -1), range(NODES), [0], 0)
-    assert torch.equal(torch.rand(3), expected)
-
-
 def _cannot_capture(*inputs: object) -> NoReturn:
     raise RuntimeError("operation not permitted when stream is capturing")
 
@@ -163,14 +153,6 @@ def test_models_in_parts_are_each_of_them(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(task, "_one_by_one", task._on_gpu)
     torch.testing.assert_close(task.gradient(points, range(NODES), [0, 1], 3), expected, rtol=1e-9, atol=1e-11)
     assert not task.capturable
-
-
-def test_a_loss_with_weights_has_the_dtype_of_the_problem() -> None:
-    weight = torch.tensor([1.0, 2.0, 3.0])
-    loss = nn.CrossEntropyLoss(weight=weight)
-    task = Supervised(lambda: resnet(2, 3, (8,)), loss, images(), [np.arange(30)], dtype="float64")
-    assert torch.isfinite(task.evaluate(task.start(0)[None, None], range(1))["test_loss"]).all()
-    assert loss.weight is weight  # the user's own is unchanged
 
 
 # ---------------------------------------------------------------- evaluation
@@ -276,16 +258,6 @@ def test_the_full_gradient_with_batch_norm_is_of_batches_without_dropout() -> No
     torch.testing.assert_close(found["gradient"][0, 0], expected, rtol=1e-9, atol=1e-11)
 
 
-def test_every_node_has_batches_of_enough_rows() -> None:
-    task = problem()
-    for node, shard in enumerate(task.shards):
-        parts = task._in_batches(task._shuffled(node))
-        assert sorted(torch.cat(list(parts)).tolist()) == sorted(shard)
-        assert min(map(len, parts)) >= BATCH
-    task.shards[0] = task.shards[0][:1]  # batch norm refuses a batch of one row
-    assert torch.isfinite(task.evaluate(task.start(0)[None, None], range(NODES))["train_loss"]).all()
-
-
 def test_batch_norm_in_eval_mode_keeps_its_statistics() -> None:
     frozen: Any = perceptron().eval()
     frozen[1].running_mean += 3
@@ -317,13 +289,6 @@ def test_windows_of_one_array_take_the_memory_of_that_array() -> None:
     other = Supervised(lambda: gpt(7, 1, 4, 1, 1000), cross_entropy, data, shards, batch=2, train_metrics=False)
     assert other.node_fingerprint(0) == task.node_fingerprint(0)
     assert other.node_fingerprint(1) != task.node_fingerprint(1)
-
-
-def test_images_stay_bytes() -> None:
-    task = problem("batch norm")
-    assert task.inputs.tensor.dtype is torch.uint8
-    x, _ = task._batch(torch.arange(5))
-    torch.testing.assert_close(x, plain(images().inputs[:5]))
 
 
 @pytest.mark.parametrize("mirrored", [True, False])
@@ -396,24 +361,6 @@ def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path) -> None:
         dnasa.solve(problem("gpt", augment=lambda x, g: x), graph, resume=True, **stored)
     resumed = dnasa.solve(problem("gpt"), graph, resume=True, **stored)
     assert torch.equal(resumed.x, whole.x)
-
-
-def test_a_model_instead_of_a_maker_starts_from_its_parameters() -> None:
-    net = Tied()
-    task = Supervised(net, nn.functional.mse_loss, table(), [np.arange(30)])
-    expected = torch.cat([part.detach().reshape(-1) for part in trained(net)])
-    assert torch.equal(task.start(0), expected)
-    assert torch.equal(task.start(9), expected)
-    assert [name for name, _ in task.layout][:2] == ["unused", "scale"]
-    assert not any(name.startswith("frozen") for name, _ in task.layout)
-
-
-def test_mixed_precision_is_close_to_full() -> None:
-    full, mixed = problem("gpt", dtype="float32"), problem("gpt", dtype="float32", autocast="bfloat16")
-    x = full.start(0).expand(1, 1, NODES, -1)
-    exact, rounded = (task.gradient(x, range(NODES), [0], 0) for task in (full, mixed))
-    assert rounded.dtype is torch.float32
-    assert 0 < (exact - rounded).norm() < 0.05 * exact.norm()
 
 
 def test_the_test_loss_of_mixed_precision_is_computed_in_full() -> None:
@@ -493,26 +440,6 @@ def test_labels_beyond_the_outputs_are_refused() -> None:
         Supervised(lambda: resnet(2, 3, (8,)), cross_entropy, data, [shard], batch=2)
     data.labels[shard[-1]] = -100  # torch's losses leave these out
     Supervised(lambda: resnet(2, 3, (8,)), cross_entropy, data, [shard], batch=2)
-
-
-def test_a_process_without_test_rows_adds_nothing_to_the_measures() -> None:
-    task = problem("batch norm", train_metrics=False)
-    few = problem("batch norm", train_metrics=False)
-    few.test_total = task.test_total = 2
-    x, nodes = task.start(0)[None, None], range(NODES)
-    shared = task.statistics(x, nodes)
-    every = task.evaluate(x, nodes, statistics=shared)["test_loss"]
-    parts = [few.evaluate(x, range(node, node + 1), statistics=shared)["test_loss"] for node in nodes]
-    assert torch.isfinite(torch.stack(parts)).all()
-    torch.testing.assert_close(torch.stack(parts).mean(0), every)
-
-
-def test_another_dropout_is_another_model() -> None:
-    def with_dropout(p: float) -> str:
-        net = nn.Sequential(nn.Dropout(p), nn.Linear(5, 2))
-        return Supervised(lambda: net, nn.MSELoss(), table(), [np.arange(30)], batch=4).fingerprint
-
-    assert with_dropout(0.1) == with_dropout(0.1) != with_dropout(0.9)
 
 
 # ---------------------------------------------------------------- GPU

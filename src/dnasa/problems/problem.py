@@ -116,29 +116,26 @@ def function_name(function: Any) -> str:
 class Completed(Problem):
     """A problem of another class, with the defaults of the members that it lacks."""
 
-    def __init__(self, given: Any):
-        self.given = given
-        names = [name for name in vars(Problem) if not name.startswith("_") and hasattr(given, name)]
-        self.__dict__.update({"fingerprint": type(given).__name__} | {name: getattr(given, name) for name in names})
+    def __init__(self, problem: Any):
+        self.problem = problem
+        names = [name for name in vars(Problem) if not name.startswith("_") and hasattr(problem, name)]
+        self.__dict__.update({"fingerprint": type(problem).__name__} | {name: getattr(problem, name) for name in names})
 
     def start(self, seed: int) -> Array:
-        return self.given.start(seed)
+        return self.problem.start(seed)
 
     def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-        return self.given.gradient(x, nodes, seeds, t)
+        return self.problem.gradient(x, nodes, seeds, t)
 
 
 def completed(problem: Any) -> Problem:
     """The problem with all members of `Problem`; a required one that is missing is named."""
     if Problem in type(problem).__mro__:
         return problem
-    missing = [name for name in ("start", "gradient") if not callable(getattr(problem, name, None))]
-    if missing or isinstance(problem, type):
-        what = (
-            f"'{problem.__name__}' is a class" if isinstance(problem, type) else f"it has no {' and no '.join(missing)}"
-        )
+    complete = all(callable(getattr(problem, name, None)) for name in ("start", "gradient"))
+    if not complete or isinstance(problem, type):
         raise InputError(
-            f"The problem must have start(seed) and gradient(x, nodes, seeds, t), and {what} ({type(problem).__name__}): "
+            f"The problem must be an object with start(seed) and gradient(x, nodes, seeds, t), and {problem!r:.60} is not: "
             "make one from such a class, or from a gradient function with dnasa.problems.Custom."
         )
     return Completed(problem)

@@ -271,7 +271,7 @@ def load_data(options: SourceOptions) -> "Dataset":
         with needed_by("A model"):
             from dnasa.tasks import models
         model, context = models.parse(options.model)[0], models.context(options.model)
-        text = model in models.OF_TEXT or None
+        text = model == "gpt" or None
     if name in data.DATASETS:
         refuse(options, OF_FILES, f"files of your own: leave it out for {name}")
     if text:
