@@ -139,10 +139,11 @@ def test_the_files_of_the_page_on_extending_work_on_the_command_line(tmp_path: P
     assert all("D-STORM" in text for text in shown[:2])
 
 
-def test_the_graph_of_the_recipe_fits_the_module_it_is_added_to() -> None:
+def test_the_graph_of_the_recipe_fits_the_module_it_is_added_to(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    (code,) = re.findall(r"^    ```\n(    def tree\(.*?)^    ```$", text, re.S | re.M)
-    scope = dict(vars(import_module("dnasa.topology.graphs")))
+    (code,) = re.findall(r"^    ```\n(    @named\(.*?)^    ```$", text, re.S | re.M)
+    monkeypatch.setattr(topology.graphs, "TOPOLOGIES", dict(topology.TOPOLOGIES))
+    scope = dict(vars(topology.graphs))
     exec(textwrap.dedent(code), scope)
     assert isinstance(scope["tree"](7), topology.Topology)
 
