@@ -37,7 +37,7 @@ from dnasa.engine.recovery import (
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state, explained
 from dnasa.problems.metrics import larger_is_better
-from dnasa.problems.problem import completed
+from dnasa.problems.problem import check_problem
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Recorder
@@ -98,7 +98,7 @@ def solve(
         record: What to measure, when to stop early, and how often to write checkpoints.
     """
     options = RunOptions(evaluate, node_weights, weight_decay, folder, resume, progress, record)
-    problem = completed(problem)
+    check_problem(problem)
     plan = make_plan(problem, network, rule, steps, eta, seed, start, options)
     kind = Run if plan.network.settings.late is None else LateRun if plan.network.simulated else SiteRun
     return kind(problem, plan, options).run()
@@ -115,7 +115,8 @@ def check(
     **options: Any,
 ) -> None:
     """Raise the errors that `solve` raises before the first step."""
-    make_plan(completed(problem), network, rule, steps, eta, seed, None, RunOptions(**options))
+    check_problem(problem)
+    make_plan(problem, network, rule, steps, eta, seed, None, RunOptions(**options))
 
 
 class Run:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm, relu
+from torch.nn.functional import layer_norm, relu
 
 from dnasa.core import InputError, choose
 
@@ -187,58 +187,30 @@ class GPT(nn.Module):
         self.embedding = nn.Embedding(symbols, width)
         self.positions = nn.Parameter(torch.empty(context, width))
         self.dropout = nn.Dropout(dropout)
-        self.layers = nn.Sequential(*(Layer(width, heads, context, dropout) for _ in range(layers)))
+        options: Any = {"activation": "gelu", "batch_first": True, "norm_first": True}
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, heads, 4 * width, dropout, **options) for _ in range(layers)
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, symbols, bias=False)
-        self._initialise(layers)
+        future = nn.Transformer.generate_square_subsequent_mask(context)
+        self.register_buffer("future", future, persistent=False)
+        self._initialize(layers)
         if tied:
             self.head.weight = self.embedding.weight
 
-    def _initialise(self, layers: int) -> None:
-        """Initialise as GPT-2: the layers that add to the residual stream begin smaller."""
+    def _initialize(self, layers: int) -> None:
+        """Initialize as GPT-2: the layers that add to the residual stream begin smaller."""
         for name, part in self.named_parameters():
             if part.ndim == 2:
-                adds = name.endswith(("attention.out.weight", "narrow.weight"))
+                adds = name.endswith(("out_proj.weight", "linear2.weight"))
                 nn.init.normal_(part, std=0.02 / (2 * layers) ** 0.5 if adds else 0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(part)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens) + self.positions[: tokens.shape[-1]]
-        return self.head(self.norm(self.layers(self.dropout(x))))
-
-
-class Layer(nn.Module):
-    """Attention and a perceptron, each added to its input."""
-
-    def __init__(self, width: int, heads: int, context: int, dropout: float):
-        super().__init__()
-        self.first_norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = Attention(width, heads, context, dropout)
-        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.dropout(self.attention(self.first_norm(x)))
-        return x + self.dropout(self.narrow(gelu(self.widen(self.second_norm(x)))))
-
-
-class Attention(nn.Module):
-    """Causal attention."""
-
-    def __init__(self, width: int, heads: int, context: int, dropout: float):
-        super().__init__()
-        self.heads = heads
-        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
-        future = torch.ones(context, context, dtype=torch.bool).triu(1)
-        self.register_buffer("future", future, persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        length, width = x.shape[-2:]
-        parts = self.project(x).unflatten(-1, (3, self.heads, width // self.heads))
-        q, k, v = parts.movedim(-3, 0).transpose(-3, -2)
-        scores = q @ k.transpose(-2, -1) * (width // self.heads) ** -0.5
-        scores = scores.masked_fill(cast(Tensor, self.future)[:length, :length], float("-inf"))
-        mixed = self.dropout(scores.softmax(-1)) @ v
-        return self.out(mixed.transpose(-3, -2).flatten(-2))
+        length = tokens.shape[-1]
+        x = self.dropout(self.embedding(tokens) + self.positions[:length])
+        for layer in self.layers:
+            x = layer(x, cast(Tensor, self.future)[:length, :length], is_causal=True)
+        return self.head(self.norm(x))
