@@ -30,13 +30,7 @@ class Sharded(Problem):
     """
 
     def __init__(
-        self,
-        data: Dataset,
-        shards: Shards,
-        batch: int,
-        dtype: str,
-        device: str,
-        validation: Sequence[np.ndarray],
+        self, data: Dataset, shards: Shards, batch: int, dtype: str, device: str, validation: Sequence[np.ndarray]
     ):
         if not isinstance(data, Dataset):
             raise InputError(f"data must be a dnasa.data.Dataset, not {type(data).__name__}.")
