@@ -34,7 +34,7 @@ def make_problem(name: str, device: str = "cpu") -> Classification:
 
 def forward_backward(problem: Classification) -> Callable[[], None]:
     """An ordinary training step of one model, without an update."""
-    model, x, y = problem.make(), problem.inputs[: NODES * BATCH], problem.labels[: NODES * BATCH]
+    model, x, y = problem.make(), problem.inputs.tensor[: NODES * BATCH], problem.labels.tensor[: NODES * BATCH]
 
     def step() -> None:
         model.zero_grad()

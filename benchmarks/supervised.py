@@ -21,8 +21,8 @@ from torch import Tensor
 from dnasa.cuda import CudaGraphs
 from dnasa.data import Dataset
 from dnasa.problems import Supervised
+from dnasa.problems.losses import cross_entropy
 from dnasa.problems.models import gpt, resnet
-from dnasa.problems.supervised import cross_entropy
 
 NODES = 8
 PRECISIONS = ("float32", "TF32", "bfloat16")

@@ -10,8 +10,8 @@ import dnasa
 from dnasa.data import load, partition
 from dnasa.problems import Supervised
 from dnasa.problems.augment import flip_and_shift
+from dnasa.problems.losses import cross_entropy
 from dnasa.problems.models import resnet
-from dnasa.problems.supervised import cross_entropy
 
 
 def main(steps: int) -> None:

@@ -22,7 +22,7 @@ from dnasa.channels.compressed import COMPRESSIONS
 from dnasa.cli.options import FIELDS, OF_COMPARE, OF_TRAIN
 from dnasa.reproduce import FIGURES
 from dnasa.rules.registry import BUILT_IN
-from dnasa.topology.registry import BUILT_IN as GRAPHS
+from dnasa.topology.graphs import BUILT_IN as GRAPHS
 
 
 def start(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -249,7 +249,6 @@ def test_train_reads_a_csv_file(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("a,b,kind\n" + rows + "\n")
     done = run(*"train --data own.csv --target kind --nodes 4 --steps 20".split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "2 inputs standardized" in done.stdout
 
 
 def test_every_option_has_help() -> None:

@@ -15,8 +15,9 @@ from dnasa import data, solve, topology
 from dnasa.core import InputError, Interrupted
 from dnasa.data import partitions
 from dnasa.problems.classification import Classification
+from dnasa.problems.losses import cross_entropy
 from dnasa.problems.models import perceptron
-from dnasa.problems.supervised import Supervised, cross_entropy
+from dnasa.problems.supervised import Supervised
 from dnasa.runs.record import Record
 
 DIGITS = data.load("digits")
@@ -38,9 +39,9 @@ def classification(shards: Any) -> Classification:
     return Classification(lambda: perceptron(64, 4, 10), *parts, batch=8, validation=validation)
 
 
-def supervised(shards: Any, buffers: str = "mixed") -> Supervised:
+def supervised(shards: Any) -> Supervised:
     validation = data.divide_validation(HELD_OUT, NODES)
-    options: Any = {"batch": 8, "validation": validation, "dtype": "float64", "buffers": buffers}
+    options: Any = {"batch": 8, "validation": validation, "dtype": "float64"}
     return Supervised(normalized, cross_entropy, ROWS, shards, **options)
 
 
@@ -54,7 +55,6 @@ def numbers(history: pd.DataFrame) -> pd.DataFrame:
         (classification, None),
         (classification, "rows"),
         (supervised, "rows"),
-        (partial(supervised, buffers="local"), None),
     ],
 )
 def test_a_run_is_that_of_the_partition_of_its_seed(make: Any, weights: Any) -> None:
@@ -86,7 +86,7 @@ def test_a_run_with_partitions_by_seed_is_resumed_exactly_and_not_with_another_p
 @pytest.mark.parametrize(
     ("shards", "words"),
     [
-        (lambda seed: [np.arange(10)] * (NODES + seed), "of 4 nodes, of another 3"),
+        (lambda seed: [np.arange(10)] * (NODES + seed), "different numbers of nodes"),
         (lambda seed: [np.arange(10) + 10**6 * seed] * NODES, "must hold row numbers from 0"),
     ],
 )

@@ -112,15 +112,15 @@ def test_nodes_may_count_differently() -> None:
 
 
 def test_a_node_that_diverges_is_named() -> None:
-    class Broken:
+    class Broken(problems.Problem):
         def start(self, seed: int) -> np.ndarray:
             return np.ones(3)
 
-        def gradient(self, x: np.ndarray, nodes: range, seeds: list[int], t: int) -> np.ndarray:
+        def gradient(self, x: np.ndarray, nodes: range, seeds: Any, t: int) -> np.ndarray:
             return x * (np.nan if nodes[0] == 3 and t == 2 else 1)
 
     network, broken = dnasa.connect(topology.ring(5), clock=UNEVEN, late=4), Broken()
-    run = dnasa.solve(broken, network, steps=50, progress=False)  # type: ignore[arg-type]
+    run = dnasa.solve(broken, network, steps=50, progress=False)
     assert run.runs.diverged_node.tolist() == [3]
 
 

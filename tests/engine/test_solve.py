@@ -19,7 +19,7 @@ from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule
 from dnasa.data import Dataset
 from dnasa.networks.simulated import connect
 from dnasa.problems import Classification, Custom, LeastSquares, RobustRegression, Supervised
-from dnasa.problems.supervised import cross_entropy
+from dnasa.problems.losses import cross_entropy
 from dnasa.rules import schedules
 from dnasa.runs.divergence import Divergence
 from dnasa.runs.history import Evaluation
@@ -270,7 +270,10 @@ def broken(gradient: Callable[..., Any]) -> Custom:
             "every must be a positive whole number, not 0",
         ),
         (lambda p, g: dnasa.solve(p, dnasa.connect(g, every=6), steps=5), "every is 6, but the run has 5 steps"),
-        (lambda p, g: dnasa.solve(p, dnasa.connect(g, every=2), "extra", eta=0.1, steps=5), "cannot skip exchanges"),
+        (
+            lambda p, g: dnasa.solve(p, dnasa.connect(g, every=2), "extra", eta=0.1, steps=5),
+            "needs an exchange in every step",
+        ),
         (lambda p, g: dnasa.solve(quadratic(nodes=3), g, steps=5), "data for 3 nodes, the topology has 8"),
         (lambda p, g: dnasa.solve(p, g, "d2", eta=0.1, steps=5), r"above -1/3.*lazy"),
         (lambda p, g: dnasa.solve(broken(lambda x, i, r: x[:2]), g, steps=5), r"node 0 has shape \(2,\)"),

@@ -110,9 +110,8 @@ def optimizer(engine: str) -> None:
     graph = topology.ring(4)
     x = np.random.default_rng(0).standard_normal((200, 5))
     shards = [np.arange(node, 200, 4) for node in range(4)]
-    problem = Classification(
-        lambda: nn.Linear(5, 3), x, x[:, :3].argmax(1), shards, x, x[:, :3].argmax(1), 8, 1.0, "float64"
-    )
+    y = x[:, :3].argmax(1)
+    problem = Classification(lambda: nn.Linear(5, 3), x, y, shards, x, y, batch=8, dtype="float64")
     net = connect("ring", engine)
     assert net.nodes == 4
     ends = []

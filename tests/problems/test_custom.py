@@ -11,7 +11,7 @@ from thread_network import run_threads
 
 import dnasa
 from dnasa import InputError, Result, randomness, topology
-from dnasa.core import Array, Network, RunError
+from dnasa.core import Array, Network
 from dnasa.problems import Custom, prox
 from dnasa.randomness import Generators, Streams
 from dnasa.topology import Topology
@@ -131,23 +131,6 @@ def test_an_interruption_and_too_little_memory_stay_what_they_are() -> None:
             dnasa.solve(Custom(gradient, np.zeros(DIM)), GRAPH, steps=2)
 
 
-def test_a_process_whose_gradient_fails_leaves_nobody_waiting() -> None:
-    """Also if it catches the error and goes on."""
-
-    def gradient(x: Array, node: int, rng: Any) -> Array:
-        return [x][node // 4]  # node 4 fails
-
-    def work(network: Network) -> str:
-        with pytest.raises((InputError, RunError)) as error:
-            dnasa.solve(Custom(gradient, np.zeros(DIM), fingerprint="same"), network, steps=50, evaluate=[50])
-        return str(error.value)
-
-    reason = "The gradient of node 4 at step 0 raised IndexError: list index out of range."
-    *others, own = run_threads(GRAPH, work, monitored=True)
-    assert own == reason
-    assert others == [f"Rank 4 stopped at step 0: {reason}"] * 4
-
-
 # ---------------------------------------------------------------- one call for all nodes and runs
 
 
@@ -162,13 +145,6 @@ def test_batched_gradients_give_the_iterates_of_gradients_node_by_node(rule: str
         )
     )
     np.testing.assert_allclose(all_at_once, one, rtol=1e-12, atol=1e-14)
-
-
-def test_a_process_computes_the_batched_gradients_of_its_own_nodes() -> None:
-    problem = Custom(batched_gradient, np.zeros(DIM), batched=True)
-    x = np.random.default_rng(1).normal(size=(2, 3, NODES, DIM))
-    everyone = problem.gradient(x, range(NODES), [4, 5, 6], 7)
-    np.testing.assert_array_equal(problem.gradient(x[..., 2:4, :], range(2, 4), [4, 5, 6], 7), everyone[..., 2:4, :])
 
 
 @pytest.mark.parametrize("operator", [None, prox.l1(0.2)])
@@ -188,7 +164,7 @@ def test_processes_give_the_simulators_iterates(operator: Callable[..., Any] | N
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda x: x[0], r"batched gradient has shape \(1, 5, 3\) at step 0; it must have that of x, \(1, 1, 5, 3\)"),
+        (lambda x: x[0], r"batched gradient at step 0 is float64 of shape \(1, 5, 3\): return .* \(1, 1, 5, 3\)"),
         (lambda x: "no", "batched gradient at step 0 is str: return an array of real numbers"),
         (lambda x: x * np.array([[1], [1], [np.nan], [1], [1]]) + x, "gradient of node 2 at step 0 is not finite"),
     ],
@@ -230,18 +206,6 @@ def test_a_batched_gradient_may_return_the_same_memory_again() -> None:
 
     same, new = (Custom(function, np.zeros(DIM), batched=True) for function in (gradient, batched_gradient))
     np.testing.assert_array_equal(dnasa.solve(same, GRAPH, steps=5).x, dnasa.solve(new, GRAPH, steps=5).x)
-
-
-def test_the_rows_of_a_batched_gradient_are_checked_once() -> None:
-    rows = []
-
-    def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
-        rows.append(nodes.tolist())
-        return batched_gradient(x, nodes, rngs)
-
-    dnasa.solve(Custom(gradient, np.zeros(DIM), batched=True), GRAPH, steps=70, seed=[0, 1])
-    assert [nodes for nodes in rows if nodes != [0, 1, 2, 3, 4]] == [[1, 0]]
-    assert len(rows) == 71
 
 
 @pytest.mark.parametrize(
@@ -304,11 +268,6 @@ def test_draws_for_all_nodes_are_those_of_each_stream(way: str, monkeypatch: pyt
                     np.testing.assert_array_equal(a[s, k], b)
 
 
-def test_generators_name_an_unknown_method() -> None:
-    with pytest.raises(AttributeError, match="no method 'gauss'"):
-        Generators("custom", [0], range(2)).at(0).gauss(3)
-
-
 # ---------------------------------------------------------------- losses that torch differentiates
 
 
@@ -339,14 +298,14 @@ def test_the_fingerprint_is_that_of_the_user_or_has_the_names_of_functions_and_t
 @pytest.mark.parametrize(
     ("loss", "batched", "message"),
     [
-        (lambda x, node, rng: x.detach().sum(), False, "loss of node 0 does not depend on x by torch"),
         (
-            lambda x, node, rng: x,
+            lambda x, node, rng: x.detach().sum(),
             False,
-            r"loss of node 0 has shape \(3,\) and torch.float64: return a single real number",
+            "loss of node 0 must be a real tensor, computed from x by torch",
         ),
-        (lambda x, nodes, rngs: x.sum(), True, r"return one real number for each row of x, \(1, 1, 5\)"),
-        (lambda x, node, rng: x.sum() * 1j, False, "and torch.complex128: return a single real number"),
+        (lambda x, node, rng: x, False, "loss of node 0 must be a real tensor, .* with a single number"),
+        (lambda x, nodes, rngs: x.sum(), True, r"one number for each row of x, \(1, 1, 5\)"),
+        (lambda x, node, rng: x.sum() * 1j, False, "must be a real tensor"),
         (lambda x, nodes, rngs: torch.dot(x[0, 0, 0], TARGETS[0]), True, "batched gradient .* raised TypeError: dot"),
     ],
 )
@@ -392,7 +351,7 @@ def test_mistakes_in_evaluate_get_one_line(evaluate: Callable[..., Any], message
         ({"loss": lambda x, node: np.nan if node == 2 else 1.0}, "At step 0: The loss of node 2 is nan although x is"),
         (
             {"full_gradient": lambda x, node: x * (np.inf if node == 3 else 1) + x},
-            "At step 0: The full gradient of node 3 is not finite although x is",
+            "At step 0: The largest entry of the full gradient of node 3 is (inf|nan) although x is",
         ),
     ],
     ids=["loss", "full gradient"],

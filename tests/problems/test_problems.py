@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,29 +51,6 @@ PROBLEMS = {
 
 
 # ---------------------------------------------------------------- the protocol
-
-
-def test_a_subclass_inherits_the_defaults() -> None:
-    class Bowl(Problem):
-        def start(self, seed: int) -> Array:
-            return np.ones(2)
-
-        def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-            return x
-
-    bowl = Bowl()
-    assert (bowl.nodes, bowl.batch, bowl.loss_scale, bowl.fingerprint) == (None, 1, 1.0, "Bowl")
-    assert bowl.layout == (("x", (2,)),)
-    assert (bowl.rows(0), bowl.node_fingerprint(0)) == (None, "")
-    assert bowl.evaluate(np.ones((1, 1, 2)), range(3)) == {}
-    bowl.fingerprint = "own"
-    assert bowl.fingerprint == "own"
-
-
-def test_the_layout_of_a_network_is_that_of_its_parameters() -> None:
-    problem = classification()
-    assert problem.layout == (("0.weight", (5, 6)), ("0.bias", (5,)), ("2.weight", (3, 5)), ("2.bias", (3,)))
-    assert sum(int(np.prod(shape)) for _, shape in problem.layout) == len(problem.start(0))
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -151,15 +128,14 @@ def gradient_of(returned: Any, start: Array | None = None) -> Array:
 @pytest.mark.parametrize(
     ("returned", "words"),
     [
-        (1.0, r"has shape \(\) at step 5; it must have that of start, \(3,\)"),
-        (np.float64(1), r"has shape \(\) at step 5"),
-        ([1.0, 2.0], r"has shape \(2,\) at step 5"),
-        (np.ones((3, 1)), r"has shape \(3, 1\) at step 5"),
-        (torch.ones(2), r"has shape \(2,\) at step 5"),
-        (None, "at step 5 is NoneType: return an array of 3 real numbers"),
+        (1.0, r"at step 5 is float: return an array of real numbers of shape \(3,\)"),
+        ([1.0, 2.0], "at step 5 is list: return"),
+        (np.ones((3, 1)), r"at step 5 is float64 of shape \(3, 1\): return"),
+        (torch.ones(2), r"at step 5 is torch.float32 of shape \(2,\): return"),
+        (None, "at step 5 is NoneType: return"),
         ([[1.0], [2.0, 3.0], 1.0], "at step 5 is list: return"),
-        (np.ones(3) * 1j, "at step 5 is complex128: return"),
-        (torch.ones(3) * 1j, r"at step 5 is torch\.complex64: return"),
+        (np.ones(3) * 1j, "at step 5 is complex128 of shape"),
+        (torch.ones(3) * 1j, r"at step 5 is torch\.complex64 of shape"),
         (["a", "b", "c"], "at step 5 is list: return"),
         ([1.0, np.nan, 0.0], "at step 5 is not finite although x is"),
         (torch.tensor([1.0, torch.inf, 0.0]), "at step 5 is not finite although x is"),
@@ -188,39 +164,23 @@ def test_gradients_of_another_library_or_dtype_are_converted(start: Array, retur
     np.testing.assert_array_equal(g[0, 0], [[1, 1, 1], [1, 2, 3]])
 
 
-def test_a_gradient_function_may_reuse_its_output() -> None:
-    out = np.zeros(2)
-
-    def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
-        out[:] = node
-        return out
-
-    g = Custom(gradient, np.ones(2)).gradient(np.ones((1, 1, 3, 2)), range(3), [0], 0)
-    np.testing.assert_array_equal(g[0, 0, :, 0], [0, 1, 2])
-
-
 @pytest.mark.parametrize(
     ("start", "words"),
     [
-        (np.zeros(0), "start is empty"),
-        (torch.zeros(0), "start is empty"),
+        (np.zeros(0), "with one axis"),
+        (torch.zeros(0), "with one axis"),
         (np.zeros(2, np.float16), "start has dtype float16: convert it to float32 or float64"),
         (torch.zeros(2, dtype=torch.bfloat16), "start has dtype bfloat16: convert"),
         (np.zeros(2, complex), "start has dtype complex128: convert"),
         (np.array([None, None]), "start has dtype object: convert"),
-        ([0.0, 0.0], "one-dimensional"),
-        (pd.Series([0.0, 0.0]), "one-dimensional"),
-        (np.zeros((2, 2)), "one-dimensional"),
+        ([0.0, 0.0], "with one axis"),
+        (pd.Series([0.0, 0.0]), "with one axis"),
+        (np.zeros((2, 2)), "with one axis"),
     ],
 )
 def test_an_unusable_start_is_refused(start: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Custom(lambda x, node, rng: x, start)
-
-
-def test_a_start_of_whole_numbers_becomes_float64() -> None:
-    assert Custom(lambda x, node, rng: x, np.arange(3)).start(0).dtype == np.float64
-    assert Custom(lambda x, node, rng: x, torch.arange(3)).start(0).dtype == torch.float64
 
 
 @pytest.mark.parametrize(("dtype", "x"), [(np.float32, 1e13), (np.float64, 1e110)])
@@ -231,16 +191,7 @@ def test_a_diverging_run_is_not_a_mistake_in_the_gradient(dtype: type[np.floatin
     assert np.isinf(g).all()
 
 
-def test_a_loss_that_is_no_number_is_refused() -> None:
-    problem = Custom(lambda x, node, rng: x, np.ones(2), loss=lambda x, node: None)  # type: ignore[arg-type,return-value]
-    with pytest.raises(InputError, match="loss of node 0 is of type NoneType"):
-        problem.evaluate(np.ones((1, 1, 2)), range(2))
-    problem = Custom(lambda x, node, rng: x, np.ones(2), full_gradient=lambda x, node: x[:1])
-    with pytest.raises(InputError, match=r"full gradient of node 0 has shape \(1,\); it must"):
-        problem.evaluate(np.ones((1, 1, 2)), range(2))
-
-
-@pytest.mark.parametrize("given", [{"nodes": 5}, {"nodes": 64}, {"nodes": 0}, {"nodes": 4, "dim": 0}])
+@pytest.mark.parametrize("given", [{"nodes": 5}, {"nodes": 64}, {"nodes": 0}])
 def test_robust_regression_refuses_what_it_cannot_divide(given: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"power of two|positive whole number"):
         RobustRegression(**given)
@@ -257,20 +208,11 @@ def test_least_squares_has_no_test_loss_in_large_dimensions() -> None:
     assert LeastSquares(dim=50).evaluate(x[:, :, 0, :50], range(2)).keys() == {"train_loss", "test_loss", "gradient"}
 
 
-def test_the_test_loss_does_not_depend_on_how_many_nodes_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dnasa.problems import least_squares
-
-    mean = np.ones((1, 1, 4))
-    together = LeastSquares(dim=4).evaluate(mean, range(6))["test_loss"]
-    monkeypatch.setattr(least_squares, "AT_ONCE", 50)
-    np.testing.assert_allclose(LeastSquares(dim=4).evaluate(mean, range(6))["test_loss"], together, rtol=1e-12)
+# ---------------------------------------------------------------- problems of one's own
 
 
-# ---------------------------------------------------------------- problems of another class
-
-
-class Minimal:
-    """No subclass of Problem, and nothing but what is required."""
+class Minimal(Problem):
+    """Nothing but what is required."""
 
     targets = np.random.default_rng(0).normal(size=(5, 3))
 
@@ -281,19 +223,10 @@ class Minimal:
         return x - self.targets[list(nodes)]
 
 
-class Subclass(Minimal, Problem):
-    """The same as a subclass of Problem."""
-
-
 def test_a_problem_with_the_required_members_alone_runs_everywhere(tmp_path: Path) -> None:
-    graph, own, inherited = topology.ring(5), cast(Problem, Minimal()), Subclass()
+    graph, own = topology.ring(5), Minimal()
+    assert (own.nodes, own.batch, own.fingerprint, own.layout) == (None, 1, "Minimal", (("x", (3,)),))
     options: Any = {"steps": 20, "seed": [0, 1], "evaluate": 10}
-    rules = ["dsgd", "dnasa", "adanasa"]
-    side_by_side = solve(own, graph, rules, eta=[0.1, 0.2], **options)
-    pd.testing.assert_frame_equal(
-        side_by_side.history.drop(columns="seconds"),
-        solve(inherited, graph, rules, eta=[0.1, 0.2], **options).history.drop(columns="seconds"),
-    )
     saved: Any = {"folder": tmp_path / "run", **options}
 
     def interrupt(evaluation: Any) -> None:
@@ -307,44 +240,33 @@ def test_a_problem_with_the_required_members_alone_runs_everywhere(tmp_path: Pat
     assert set(compared.history.rule) == {"dsgd", "dnasa"}
 
 
-def test_optional_members_of_another_class_are_used() -> None:
+def test_optional_members_are_used() -> None:
     class Fuller(Minimal):
         nodes, batch, prox = 5, 3, staticmethod(dnasa.problems.prox.l1(10.0))
 
         def rows(self, node: int) -> int:
             return 30
 
-        def evaluate(self, mean: Array, nodes: range) -> dict[str, Array]:
+        def evaluate(self, mean: Array, nodes: range, weights: Sequence[float] | None = None) -> dict[str, Array]:
             return {"train_loss": (mean**2).sum(-1)}
 
-    result = solve(cast(Problem, Fuller()), topology.ring(5), "dsgd", eta=0.1, steps=10, evaluate=10)
+    result = solve(Fuller(), topology.ring(5), "dsgd", eta=0.1, steps=10, evaluate=10)
     assert (result.x == 0).all()
     assert result.history[["train_loss", "epochs"]].iloc[-1].tolist() == [0.0, 1.0]
     with pytest.raises(InputError, match="data for 5 nodes, the topology has 4"):
-        solve(cast(Problem, Fuller()), topology.ring(4), steps=1)
-
-
-class Headless:
-    gradient = Minimal.gradient
-
-
-class Flat:
-    start = Minimal.start
+        solve(Fuller(), topology.ring(4), steps=1)
 
 
 @pytest.mark.parametrize(
     ("problem", "words"),
     [
-        (Headless(), r"and it has no start \(Headless\)"),
-        (Flat(), r"and it has no gradient \(Flat\)"),
-        (Minimal.gradient, r"and it has no start and no gradient \(function\)"),
-        (None, r"and it has no start and no gradient \(NoneType\)"),
-        (Minimal, "and 'Minimal' is a class"),
-        (Custom, "and 'Custom' is a class"),
+        (Minimal.gradient, "and <function .* is not"),
+        (None, "and None is not"),
+        (Custom, "and <class .* is not"),
     ],
 )
-def test_a_required_member_that_is_missing_is_named(problem: Any, words: str) -> None:
-    with pytest.raises(InputError, match=rf"must have start\(seed\) and gradient\(x, nodes, seeds, t\), {words}"):
+def test_what_is_no_problem_is_refused(problem: Any, words: str) -> None:
+    with pytest.raises(InputError, match=f"must be an object of a subclass of .*{words}"):
         solve(problem, topology.ring(5), steps=1)
 
 
@@ -357,7 +279,7 @@ def test_a_start_that_is_no_vector_is_named(start: Any, words: str) -> None:
             return start
 
     with pytest.raises(InputError, match=rf"start must return a one-dimensional NumPy array or torch tensor, {words}"):
-        solve(cast(Problem, Wrong()), topology.ring(5), steps=1)
+        solve(Wrong(), topology.ring(5), steps=1)
 
 
 @pytest.mark.parametrize(
@@ -382,4 +304,4 @@ def test_a_member_with_the_wrong_arguments_or_result_is_named(member: str, funct
 
 def test_a_graph_by_name_needs_a_number_of_nodes() -> None:
     with pytest.raises(InputError, match=r"give the graph's size, such as topology.ring\(8\), or set `nodes` in your"):
-        solve(cast(Problem, Minimal()), "ring", steps=1)
+        solve(Minimal(), "ring", steps=1)

@@ -2,13 +2,11 @@
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from conftest import needs_mpi
@@ -19,7 +17,7 @@ from thread_network import run_threads
 from torch import nn
 
 import dnasa
-from dnasa import Result, core, rules, topology
+from dnasa import core, rules
 from dnasa.core import Array, Messages, Network
 from dnasa.optim import Decentralized
 from dnasa.problems import Custom
@@ -114,54 +112,6 @@ def test_a_killed_run_is_resumed_to_the_same_bits(name: str, overlap: bool, tmp_
     np.testing.assert_array_equal(resumed.x, expected.x)
     columns = ["step", "consensus", "messages", "bytes"]
     np.testing.assert_array_equal(resumed.history[columns], expected.history[columns])
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name.endswith("early") else name for name in CASES]
-)
-def test_the_others_continue_when_a_node_is_lost(name: str) -> None:
-    """The rule restarts as it says, the channel forgets, and the remaining nodes find their own minimiser."""
-    case, exact = CASES[name], name in EXACT
-    steps = 430 if exact else 250
-
-    def work(network: Network) -> Result:
-        def failing(x: Array, node: int, rng: np.random.Generator, calls: list[int] = [0]) -> Array:  # noqa: B006
-            calls[0] += 1
-            if network.rank == 2 and calls[0] == 20:
-                raise SystemExit
-            return CURVATURES[node] * (x - TARGETS[node])
-
-        task = Custom(failing, start=np.zeros(DIM), fingerprint="quadratic")
-        return run(name, network, task, steps=steps, evaluate=[0, steps])
-
-    done = run_threads(case.graph(NODES), work, channel=case.channel, survive=True)
-    assert done[2] is None
-    left = [node for node in range(NODES) if node != 2]
-    expected = minimiser(case.options.get("node_weights"), left)
-    for result in (done[0], done[1], done[3]):
-        np.testing.assert_allclose(result.mean, expected, atol=1e-6 if exact else 0.15)
-        assert result.settings["lost"][0]["nodes"] == [2]
-        assert result.history.nodes.tolist() == [4, 3]
-
-
-def test_a_node_may_be_lost_before_the_first_evaluation(tmp_path: Path) -> None:
-    started = threading.Semaphore(0)  # released once by each of the others, at its first gradient
-
-    def work(network: Network) -> Result:
-        def failing(x: Array, node: int, rng: np.random.Generator) -> Array:
-            if network.rank == 2:
-                assert all(started.acquire(timeout=120) for _ in range(3))
-                raise SystemExit
-            started.release()
-            return CURVATURES[node] * (x - TARGETS[node])
-
-        task = Custom(failing, start=np.zeros(DIM), fingerprint="quadratic")
-        return run(
-            "momentum", network, task, steps=20, evaluate=10, folder=tmp_path / "run", record=Record(checkpoint_every=5)
-        )
-
-    done = run_threads(CASES["momentum"].graph(NODES), work, survive=True)
-    assert done[0].history.step.tolist()[-2:] == [10, 20]  # step 0 is missing where the loss interrupted its evaluation
 
 
 OPTIMIZED = [name for name, case in CASES.items() if not case.options]  # node weights belong to `solve`
@@ -283,26 +233,6 @@ def test_a_wrong_rule_gets_a_clear_line(rule: Any, words: str) -> None:
     with pytest.raises(core.InputError, match=words) as caught:
         dnasa.solve(problem(), CASES["momentum"].graph(NODES), rule, steps=3)
     assert "\n" not in str(caught.value)
-
-
-def test_public_objects_are_printed_as_one_short_line() -> None:
-    seen: list[Any] = []
-    graph = topology.ring(NODES)
-    dnasa.solve(
-        problem(), graph, ["dsgd", "dnasa"], eta=0.1, steps=2, progress=False, record=dnasa.Record(callback=seen.append)
-    )
-    frame = pd.DataFrame({"a": range(8), "colour": list("rgbrgbrg"), "y": [0, 1] * 4})
-    own = dnasa.data.from_frame(frame, "y")
-    some = core.Network(NODES, lambda messages, t: messages, lambda a: a, graph, processes=core.Processes(range(1)))
-    lines = {
-        "Rule dsgd with stepsize": rules.dsgd(schedules.constant(0.1)),
-        "Rule dnasa with early, restart, estimate, needs, form, stepsize": rules.dnasa(*schedules.diminishing(4)),
-        f"Network {graph}, 1 of them here": some,
-        f"Evaluation at step 2 of 2 runs, means of shape {seen[-1].mean.shape}": seen[-1],
-        "Encoding for classification: 2 columns to 4 inputs, 2 outputs": own.encoding,
-        "Dataset frame: 7 training and 1 test rows of shape (4,), 2 classes, from a frame": own,
-    }
-    assert [str(thing) for thing in lines.values()] == list(lines)
 
 
 def test_what_is_no_topology_codec_or_rule_is_named() -> None:

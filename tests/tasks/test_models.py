@@ -15,7 +15,6 @@ from dnasa import data
 from dnasa.cli import app
 from dnasa.core import InputError
 from dnasa.data import Dataset
-from dnasa.problems import Classification, Supervised
 from dnasa.tasks import models, tasks
 
 TEXT = "Now is the winter of our discontent made glorious summer by this sun of York. " * 12
@@ -56,8 +55,8 @@ def test_a_perceptron_has_the_activation_and_the_dropout_of_its_name() -> None:
     assert layers("mlp:9,gelu,dropout=0.1", table) == ["Linear", "GELU", "Dropout", "Linear"]
     assert "Dropout(p=0.25" in repr(models.make("mlp:9,dropout=.25", table)())
     shards = [np.arange(6), np.arange(6, 12)]
-    assert isinstance(tasks.on_shards(table, shards, model="mlp:9,silu"), Classification)
-    assert isinstance(tasks.on_shards(table, shards, model="mlp:9,dropout=0.1"), Supervised)
+    assert tasks.on_shards(table, shards, model="mlp:9,silu").stack is not None
+    assert tasks.on_shards(table, shards, model="mlp:9,dropout=0.1").stack is None
 
 
 OWN = """
@@ -130,35 +129,21 @@ def test_gpt_sees_the_context_of_its_text(text: Path) -> None:
     windows = data.load(str(text), context=16)
     net = models.make("gpt:1,12,16", windows)()
     assert net(torch.from_numpy(windows.inputs[:4])).shape == (4, 16, windows.classes)
-    with pytest.raises(InputError, match=r"gpt and lstm are the models for text, .* leave --model out for my.txt"):
+    with pytest.raises(InputError, match=r"gpt is the model for text, .* leave --model out for my.txt"):
         models.make("mlp:8", windows)
 
 
-def test_an_lstm_predicts_each_character_from_those_before_it(text: Path) -> None:
-    assert (models.context("lstm:2,12,16"), models.context("lstm")) == (16, 256)
-    windows = data.load(str(text), context=16)
-    net = models.make("lstm:2,12,16", windows)()
-    given = torch.from_numpy(windows.inputs[:1].copy())
-    changed = given.clone()
-    changed[0, 7] = (changed[0, 7] + 1) % windows.classes
-    before, after = net(given), net(changed)
-    assert before.shape == (1, 16, windows.classes)
-    assert torch.equal(before[:, :7], after[:, :7])
-    assert (before[:, 7:] != after[:, 7:]).any(-1).all()
-
-
-def test_bytes_and_unknown_layers_are_supervised(text: Path) -> None:
+def test_models_of_known_layers_are_computed_together() -> None:
     shards = [np.arange(6), np.arange(6, 12)]
-    assert isinstance(tasks.on_shards(rows(7), shards), Classification)
-    assert isinstance(tasks.on_shards(rows(3, 8, 8), shards, model="mlp:4"), Classification)
-    assert isinstance(tasks.on_shards(rows(3, 8, 8, kind=np.uint8), shards, model="mlp:4"), Supervised)
-    assert isinstance(tasks.on_shards(rows(3, 8, 8), shards, model="resnet:8"), Supervised)
+    assert tasks.on_shards(rows(7), shards).stack is not None
+    assert tasks.on_shards(rows(3, 8, 8), shards, model="mlp:4").stack is not None
+    assert tasks.on_shards(rows(3, 8, 8), shards, model="resnet:8").stack is None
 
 
 @pytest.mark.parametrize(
     ("model", "given", "words"),
     [
-        ("vgg", rows(7), "Unknown model 'vgg'. Choose from: linear, mlp, lenet, resnet, gpt, lstm, or give your own"),
+        ("vgg", rows(7), "Unknown model 'vgg'. Choose from: linear, mlp, lenet, resnet, gpt, or give your own"),
         ("mlp:", rows(7), "Cannot read the model 'mlp:'. Write mlp, mlp:128,64 with"),
         ("mlp:0", rows(7), "Cannot read the model"),
         ("mlp:8,dropout=1", rows(7), "Cannot read the model"),
@@ -167,9 +152,7 @@ def test_bytes_and_unknown_layers_are_supervised(text: Path) -> None:
         ("lenet:3", rows(1, 28, 28), "Cannot read the model 'lenet:3'. Write lenet."),
         ("resnet:16,layer", rows(3, 8, 8), "Write resnet, resnet:16 with the first width, or resnet:16,group"),
         ("gpt:2,96", rows(7), "Write gpt, or gpt:2,96,64 with its layers, width and context"),
-        ("lstm:2,96", rows(7), "Write lstm, or lstm:1,128,32 with its layers, width and context"),
-        ("lstm", rows(7), "gpt and lstm are the models for text"),
-        ("gpt", rows(7), "gpt and lstm are the models for text"),
+        ("gpt", rows(7), "gpt is the model for text"),
         ("lenet", rows(3, 8, 8), "lenet is for images of 1 x 28 x 28"),
         ("resnet", rows(7), "resnet is for images"),
         ("resnet", rows(8, 8), r"store inputs\[:, None\]"),
@@ -189,6 +172,7 @@ def test_images_whose_channels_seem_to_come_last_cause_a_warning() -> None:
     ("words", "message"),
     [
         ("train --model vgg", "Unknown model 'vgg'"),
+        ("train --model gpt", "gpt is the model for text"),
         ("train --data FILE", "a context of 256 needs more than 2,560. Give a longer text or a shorter context"),
         ("train --data FILE --model gpt:1,10,16", "multiple of 6"),
         ("train --data FILE --model gpt:1,12,16 --partition by_label", "use the partition iid or contiguous"),

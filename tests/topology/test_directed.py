@@ -14,7 +14,7 @@ import dnasa
 from dnasa import topology
 from dnasa.core import Array, Exchange, InputError, Needs, Rule
 from dnasa.problems import Custom
-from dnasa.rules import RULES, d2, dsgd, edm, extra, gt_hsgd, push_sum, qg_dsgdm
+from dnasa.rules import RULES, d2, dsgd, edm, extra, push_sum, qg_dsgdm
 from dnasa.rules.registry import make, schedules_of, variants
 from dnasa.rules.schedules import constant
 from dnasa.topology import Topology
@@ -45,12 +45,6 @@ def test_directed_graphs_have_the_rho_of_theory(n: int) -> None:
     assert topology.directed_ring(n).rho == pytest.approx(np.cos(np.pi / n), abs=1e-9)
     even = topology.directed_exponential(2 * n)
     assert even.rho == pytest.approx(1 - 2 / (1 + np.ceil(np.log2(2 * n))), abs=1e-9)  # Ying et al., 2021
-
-
-def test_a_large_directed_ring_knows_its_rho() -> None:
-    graph = topology.directed_ring(20_000)
-    assert sp.issparse(graph.weights)
-    assert 1 - graph.rho == pytest.approx(1 - np.cos(np.pi / 20_000), rel=0.01)
 
 
 def test_a_directed_networkx_graph_sends_along_its_edges() -> None:
@@ -113,16 +107,6 @@ def test_push_sum_weighs_an_x_that_is_mixed_in_a_later_exchange() -> None:
 # ---------------------------------------------------------------- what rules need
 
 
-def test_a_rule_for_undirected_graphs_is_refused_on_a_directed_one() -> None:
-    graph, rule = topology.directed_ring(5), dsgd(constant(0.1))
-    with pytest.raises(
-        InputError, match=r"directed_ring is directed\. Use an undirected one, .* sgp or push_dsgt, or wrap .*push_sum"
-    ):
-        topology.check_weights(rule, graph, 1)
-    topology.check_weights(push_sum(rule), graph, 1)
-    topology.check_weights(push_sum(rule), topology.ring(5), 1)
-
-
 UNBALANCED = topology.from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (0, 3)]))
 
 
@@ -162,17 +146,12 @@ def test_push_dsgt_is_exact_where_the_graph_is_not_balanced() -> None:
     np.testing.assert_allclose(done.x, 2, atol=1e-9)  # (0 * 1 + 1 * 2 + 2 * 3 + 3 * 4) / (1 + 2 + 3 + 4)
 
 
-def test_gt_hsgd_cannot_be_wrapped_in_push_sum() -> None:
-    with pytest.raises(InputError, match="cannot be used with push-sum"):
-        push_sum(gt_hsgd(constant(0.1), constant(0.1)))
-
-
 @pytest.mark.parametrize("make", [d2, edm])
 def test_d2_and_edm_are_refused_where_eigenvalues_are_too_small_or_complex(make: Callable[..., Any]) -> None:
     rule = make(constant(0.1))
-    with pytest.raises(InputError, match=r"above -1/3; the smallest of this ring, -1/3, is not above\. Use .*lazy"):
+    with pytest.raises(InputError, match=r"above -1/3; the smallest of ring is -0\.3333\. Use .*lazy"):
         topology.check_weights(rule, topology.ring(8), 1)
-    with pytest.raises(InputError, match=r"with 2 rounds, -0\.3764, is not above\. Use one round"):
+    with pytest.raises(InputError, match=r"-0\.3764\. Use one round"):
         topology.check_weights(rule, topology.ring(8), 2)
     topology.check_weights(rule, topology.ring(8), 4)
     topology.check_weights(rule, topology.ring(8, weights="lazy"), 1)

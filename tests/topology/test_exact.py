@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dnasa
 from dnasa import InputError, connect, rules, topology
 from dnasa.channels import cast, compression
-from dnasa.core import Channel, Needs, Sent
+from dnasa.core import Channel, Needs
 from dnasa.problems import Custom, LeastSquares
 from dnasa.rules import schedules
 from dnasa.rules.registry import example
@@ -119,15 +119,6 @@ def test_rounding_errors_stay_small_over_many_rounds(name: str, n: int) -> None:
     assert np.abs(mixed - x.mean(0, dtype=np.float64)).max() < 1e-4
 
 
-def test_a_large_graph_takes_chebyshevs_polynomial() -> None:
-    graph = topology.ring(2000)
-    low, high = graph.smallest_eigenvalue, graph.rho
-    values = np.linspace(low, high, 999)
-    most = np.abs(np.prod([(values - root) / (1 - root) for root in roots(graph, 5)], axis=0)).max()
-    z = (2 - low - high) / (high - low)
-    assert most == pytest.approx(1 / np.cosh(5 * np.arccosh(z)), rel=1e-6)
-
-
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa", "dsgt", "dsgd"])
 @pytest.mark.parametrize(
     "graph",
@@ -159,13 +150,6 @@ def test_a_step_on_a_changing_graph_takes_successive_graphs() -> None:
             for k in network.exchanges(t):
                 (mixed,) = network.multiply((mixed,), k)
         np.testing.assert_allclose(mixed, graph.at(0).sparse @ product(graph) @ x, atol=1e-12)
-
-
-def test_messages_of_all_rounds_are_counted() -> None:
-    graph = topology.exact(6)
-    sent, network = Sent(), dnasa.connect(graph, rounds=2)
-    sent.add(network, 10.0, 1)
-    assert sent.messages == graph.at(2).messages + graph.at(3).messages
 
 
 def test_exact_rounds_on_a_fixed_graph_need_messages_as_they_are() -> None:
@@ -253,8 +237,8 @@ def test_every_rule_can_use_its_default_graph(name: str, channel: Channel | None
 
 @pytest.mark.parametrize(("rule", "weights"), [("d2", "lazy"), ("edm", "lazy"), ("extra", None), ("kgt", None)])
 def test_the_default_ring_is_lazy_only_for_rules_that_need_it(rule: str, weights: str | None) -> None:
-    assert topology.default_name(8, [example("dnasa"), example(rule)]) == ("ring", weights)
-    assert topology.default_name(8, [example(rule)], weights="metropolis") == ("ring", "metropolis")
+    assert topology.graphs.default_name(8, [example("dnasa"), example(rule)]) == ("ring", weights)
+    assert topology.graphs.default_name(8, [example(rule)], weights="metropolis") == ("ring", "metropolis")
 
 
 def test_compression_and_weights_have_a_ring_by_default() -> None:

@@ -13,13 +13,11 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import dnasa
 from dnasa import topology
 from dnasa.core import Array, InputError
 from dnasa.topology import spectrum
 
 DIRECTED = ["directed_ring", "directed_exponential"]
-UNDIRECTED = [name for name in topology.TOPOLOGIES if name not in (*DIRECTED, "exact")]
 
 
 def test_the_papers_four_graphs_have_the_papers_rho() -> None:
@@ -37,23 +35,6 @@ def test_the_ring_gives_a_third_to_itself_and_both_neighbours() -> None:
     assert topology.ring(8).smallest_eigenvalue == pytest.approx(-1 / 3)
 
 
-@pytest.mark.parametrize("weights", [None, "laplacian", "metropolis", "lazy"])
-@pytest.mark.parametrize("name", UNDIRECTED)
-def test_every_undirected_topology_is_a_valid_mixing_matrix(name: str, weights: str | None) -> None:
-    graph = topology.make(name, 8, weights)
-    assert not graph.directed
-    W = graph.sparse.toarray()
-    np.testing.assert_allclose(W, W.T, atol=1e-12)
-    np.testing.assert_allclose(W.sum(1), 1)
-    assert W.min() >= 0
-    assert graph.rho < 1
-    assert nx.is_connected(graph.graph)
-    assert graph.messages == 2 * graph.graph.number_of_edges()
-    assert graph.neighbours(3) == sorted(graph.graph.neighbors(3))
-    if weights == "lazy":
-        assert graph.smallest_eigenvalue > -1e-9
-
-
 def a_size_for(name: str, n: int) -> int:
     """A number of nodes that the graph can have, not above 2n where it can choose."""
     if name == "paper_random":
@@ -63,10 +44,14 @@ def a_size_for(name: str, n: int) -> int:
     return 1 << n.bit_length() if name == "hypercube" else 2 * n if name == "ladder" else n
 
 
-@given(name=st.sampled_from(sorted(topology.TOPOLOGIES)), n=st.integers(1, 40))
+@given(
+    name=st.sampled_from(sorted(topology.TOPOLOGIES)),
+    n=st.integers(1, 40),
+    weights=st.sampled_from([None, "laplacian", "metropolis", "lazy"]),
+)
 @settings(max_examples=100, deadline=None)
-def test_every_named_graph_is_stochastic_and_connected(name: str, n: int) -> None:
-    graph = topology.make(name, a_size_for(name, n))
+def test_every_named_graph_is_stochastic_and_connected(name: str, n: int, weights: str | None) -> None:
+    graph = topology.make(name, a_size_for(name, n), None if name in (*DIRECTED, "exact") else weights)
     W = graph.sparse.toarray()
     assert W.min() >= 0
     np.testing.assert_allclose(W.sum(0), 1)
@@ -76,6 +61,7 @@ def test_every_named_graph_is_stochastic_and_connected(name: str, n: int) -> Non
     else:
         np.testing.assert_allclose(W, W.T, atol=1e-12)
         assert nx.is_connected(graph.graph)
+        assert weights != "lazy" or name == "exact" or graph.smallest_eigenvalue > -1e-9
     assert graph.rho < 1
     for i in range(graph.nodes):
         senders = graph.graph.predecessors(i) if graph.directed else graph.graph.neighbors(i)
@@ -93,14 +79,6 @@ def test_the_remaining_nodes_are_connected(name: str, n: int, data: st.DataObjec
     left = [i for i in range(graph.nodes) if i not in lost]
     for new, old in enumerate(left if rest.remake is None else []):  # an exact graph is made again
         assert {left.index(j) for j in graph.neighbours(old) if j in left} <= set(rest.neighbours(new))
-
-
-@given(n=st.integers(1, 40), p=st.floats(0.3, 1), seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
-def test_random_graphs_are_connected_and_determined_by_their_seed(n: int, p: float, seed: int) -> None:
-    graph = topology.random(n, p=p, seed=seed)
-    assert nx.is_connected(graph.graph)
-    np.testing.assert_array_equal(graph.sparse.toarray(), topology.random(n, p=p, seed=seed).sparse.toarray())
 
 
 def test_weights_by_name_are_what_they_say() -> None:
@@ -148,21 +126,18 @@ def half(W: Array) -> Array:
         (np.ones((2, 3)) / 3, "square"),
         (np.zeros((0, 0)), "at least one node"),
         (np.ones(4), "shape"),
-        (np.ones((1, 2, 2)), "shape"),
-        ([["a", "b"], ["c", "d"]], "real numbers"),
         ([[1, 2], [3]], "real numbers"),
         (np.eye(2) * 1j, "real numbers"),
-        (half([[1, 1], [0, 1]]), r"symmetric.* W\[0, 1\] = 0.5 but W\[1, 0\] = 0, and column 0 sums to 0.5"),
+        (half([[1, 1], [0, 1]]), r"symmetric.* column 0 sums to 0.5"),
         (half([[1, 1], [0, 2]]), r"rows sum to 1 where its columns must.*W\.T"),
         (half([[1, 0], [1, 2]]), "not strongly connected: add edges between its 2 parts"),
-        (half([[2, 1], [0, 1]]), "not strongly connected: add edges"),
         (np.roll(np.eye(3), 1, axis=0), r"multiple of 3.*Use \(I \+ W\) / 2"),
-        ([[1.5, -0.5], [-0.5, 1.5]], r"negative; W\[0, 1\] = -0.5"),
+        ([[1.5, -0.5], [-0.5, 1.5]], r"not negative; W\[0, 1\] = -0.5"),
         ([[0.5, 0.4], [0.4, 0.6]], "row 0 sums to 0.9"),
         (np.eye(3), "not connected: add edges between its 3 parts, such as nodes 0 and 1"),
         ([[0, 1], [1, 0]], "rho = 1"),
-        ([[np.nan, 1], [1, 0]], r"finite entries; W\[0, 0\] = nan"),
-        ([[0.5, 0.5], [np.inf, 0.5]], r"finite entries; W\[1, 0\] = inf"),
+        ([[np.nan, 1], [1, 0]], r"finite and not negative; W\[0, 0\] = nan"),
+        ([[0.5, 0.5], [np.inf, 0.5]], r"W\[1, 0\] = inf"),
     ],
 )
 def test_a_bad_matrix_is_refused_with_its_own_message(W: Any, words: str) -> None:
@@ -193,11 +168,7 @@ def test_a_graph_without_self_weights_is_accepted_if_it_has_an_odd_cycle() -> No
         (lambda: topology.ring(0), "at least one node"),
         (lambda: topology.ladder(7), "even"),
         (lambda: topology.hypercube(6), "power of two"),
-        (
-            lambda: topology.torus(7),
-            "7 is prime, so a torus of 7 nodes would be a ring: take 6 or 8 nodes, or the ring",
-        ),
-        (lambda: topology.grid(3), "3 is prime, so a grid of 3 nodes would be a path: take 4 nodes, or the path"),
+        (lambda: topology.torus(7), "7 is prime, and a torus has rows and columns: take 8 nodes, or a ring"),
         (lambda: topology.random(8, p=0), "probability"),
         (lambda: topology.TOPOLOGIES["random"](8, p="half"), "probability .* not 'half'"),
         (lambda: topology.random(8, seed=-1), "seed"),
@@ -210,7 +181,6 @@ def test_a_graph_without_self_weights_is_accepted_if_it_has_an_odd_cycle() -> No
         (lambda: topology.ring(4).neighbours(-1), "A node must be a whole number from 0 on"),
         (lambda: topology.without(topology.ring(4), [7]), "no node 7"),
         (lambda: topology.without(topology.ring(2), [0, 1]), "No node is left"),
-        (lambda: topology.without(topology.directed_ring(3), [0, 1, 2]), "No node is left"),
         (lambda: topology.random(200, p=0.001), "Raise p"),
         (lambda: topology.paper_random(9), "8 nodes"),
         (lambda: topology.make("rng", 8), "Unknown topology 'rng'. Choose from: ring, ladder"),
@@ -256,12 +226,11 @@ def test_a_changing_topology_takes_topologies_and_matrices() -> None:
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        (lambda: [], "at least one"),
+        (lambda: [], "needs a list"),
         (lambda: topology.ring(4), "needs a list of topologies or matrices"),
-        (lambda: [topology.ring(3), np.eye(2)], "same size; these have 2 and 3 nodes"),
-        (lambda: [topology.ring(4), topology.directed_ring(4)], "Graph 1 .* is directed"),
-        (lambda: [topology.directed_ring(4).weights], "Graph 0 .* is directed"),
-        (lambda: [topology.exact(4)], "Graph 0 .* changes itself"),
+        (lambda: [topology.ring(3), np.eye(2)], "same number of nodes"),
+        (lambda: [topology.ring(4), topology.directed_ring(4)], "Graph 1 .* must be fixed and undirected"),
+        (lambda: [topology.exact(4)], "Graph 0 .* must be fixed and undirected"),
         (lambda: ["ring"], "real numbers"),
     ],
 )
@@ -309,7 +278,7 @@ def test_weights_do_not_depend_on_the_number_of_threads(capsys: pytest.CaptureFi
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs registered by a test are forgotten."""
-    monkeypatch.setattr(topology.registry, "TOPOLOGIES", dict(topology.TOPOLOGIES))
+    monkeypatch.setattr(topology.graphs, "TOPOLOGIES", dict(topology.TOPOLOGIES))
 
 
 @pytest.mark.usefixtures("registry")
@@ -328,15 +297,6 @@ def test_a_registered_graph_is_made_by_its_name_and_keeps_it() -> None:
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_registered_graph_is_used_by_name_in_solve() -> None:
-    topology.register("matrix", lambda n: np.full((n, n), 1 / n))
-    problem = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(2), nodes=4)
-    by_name, given = (dnasa.solve(problem, g, steps=5, progress=False) for g in ("matrix", topology.make("matrix", 4)))
-    np.testing.assert_array_equal(by_name.x, given.x)
-    assert by_name.settings["topology"] == "matrix"
-
-
-@pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize(
     ("name", "make", "words"),
     [
@@ -344,12 +304,7 @@ def test_a_registered_graph_is_used_by_name_in_solve() -> None:
         ("my ring", nx.cycle_graph, "A topology's name consists of letters, digits, - and _; 'my ring' does not"),
         ("mine", nx.cycle_graph(8), "The maker of topology 'mine' must be a function of the number of nodes"),
         ("mine", lambda n: nx.cycle_graph(n + 1), "Topology 'mine': Its function returned 9 nodes in place of 8"),
-        (
-            "mine",
-            lambda n: np.triu(np.ones((n, n))),
-            r"Topology 'mine': W must be symmetric.* W\[0, 1\] = 1 but W\[1, 0\]",
-        ),
-        ("mine", lambda n: None, "Topology 'mine': W must be a matrix"),
+        ("mine", lambda n: None, "Topology 'mine': W must be a square matrix"),
         ("mine", nx.empty_graph, "Topology 'mine': The graph is not connected"),
     ],
 )
@@ -360,13 +315,6 @@ def test_a_graph_that_cannot_be_registered_or_made_is_refused(name: str, make: A
 
     with pytest.raises(InputError, match=words):
         use()
-
-
-@pytest.mark.usefixtures("registry")
-def test_weights_are_refused_for_a_w() -> None:
-    topology.register("matrix", lambda n: np.full((n, n), 1 / n))
-    with pytest.raises(InputError, match="Topology 'matrix': It has weights of its own: leave weights out"):
-        topology.make("matrix", 4, "lazy")
 
 
 def test_a_networkx_graph_keeps_its_name() -> None:
@@ -395,21 +343,3 @@ def test_a_graph_labelled_0_to_n_keeps_its_labels_whatever_their_order() -> None
     graph = topology.from_networkx(nx.Graph([(2, 0), (0, 1)]))
     assert graph.neighbours(0) == [1, 2]
     assert topology.from_networkx(nx.Graph([("b", "a"), ("a", "c")])).neighbours(1) == [0, 2]
-
-
-@pytest.mark.parametrize("graph", [topology.ring(4), topology.directed_ring(4), topology.star(300)])
-def test_a_fixed_graph_is_one_that_repeats_after_every_step(graph: topology.Topology) -> None:
-    assert graph.period == 1
-    assert graph.each == (graph,)
-    assert graph.at(7) is graph
-
-
-def test_a_changing_graph_is_a_topology_with_the_average_weights_and_all_edges_of_a_period() -> None:
-    ring, path = topology.ring(4), topology.path(4)
-    graph: topology.Topology = topology.changing([ring, path, path])
-    assert isinstance(graph, topology.Topology)
-    assert [graph.at(t) for t in range(4)] == [ring, path, path, ring]
-    np.testing.assert_allclose(graph.weights, (ring.weights + 2 * path.weights) / 3)
-    assert set(graph.graph.edges) == set(ring.graph.edges)
-    assert graph.neighbours(0) == [1, 3]
-    assert not graph.directed

@@ -48,7 +48,7 @@ def begin(context: typer.Context, given: Options, rules: Sequence[str]) -> Begun
     if name is None and given.late is not None:
         name = "exponential"
     if name is None:
-        name, weights = topology.default_name(nodes, map(example, rules), channel, weights)
+        name, weights = topology.graphs.default_name(nodes, map(example, rules), channel, weights)
     graph = topology.make(name, nodes, weights)
     completed: dict[str, Any] = {"nodes": nodes, "topology": name, "weights": weights}
     if given.late is not None and given.sites is not None:

@@ -73,7 +73,7 @@ class Options:
     model: str | None = option(
         None,
         "linear, mlp:128,64,relu,dropout=0.1 (hidden widths, activation, dropout), lenet, resnet:16,group (first width, "
-        "norm), gpt:2,96,64, lstm:1,128,32 (layers, width, context) or your own, my_file.py:make. Default: what suits the "
+        "norm), gpt:2,96,64 (layers, width, context) or your own, my_file.py:make. Default: what suits the "
         "data.",
     )
     problem: str | None = option(

@@ -25,7 +25,6 @@ COLUMNS = {
     "train_loss": "training loss",
     "test_loss": "test loss",
     "test_accuracy": "test accuracy",
-    "test_label_accuracy": "test label accuracy",
     "test_rmse": "test RMSE",
     "test_r2": "test R2",
     "grad_norm": "gradient norm",

@@ -28,7 +28,7 @@ from dnasa.runs.own_files import OwnFiles
 if TYPE_CHECKING:
     from dnasa.comparing.plots import Looks
     from dnasa.core import Network
-    from dnasa.problems.sharded import Sharded
+    from dnasa.problems.supervised import Supervised
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
     from dnasa.tasks.sources import Source
@@ -59,7 +59,7 @@ def save(folder: Path | None, source: "Source", result: "Result", network: "Netw
     log = RunFolder(folder, resume=True).log if folder is not None and result.writes else None
     try:
         with logging_warnings(log) if log else nullcontext():
-            tested = save_run(folder, cast("Sharded", source.problem), source.rows, source.model, result, network)
+            tested = save_run(folder, cast("Supervised", source.problem), source.rows, source.model, result, network)
     except OSError as error:
         raise RunError(f"Cannot write to {folder}: {error.strerror}. Free some space, then `dnasa resume`.") from error
     if folder is None:

@@ -32,7 +32,7 @@ __all__ = ["compare"]
 
 ENDED = ("done", "diverged")  # states of a part that is not run again
 METRICS = (  # the first one available is compared; never the consensus: where nothing moves, it is perfect
-    *("test_accuracy", "test_label_accuracy", "test_rmse"),
+    *("test_accuracy", "test_rmse"),
     *("test_loss", "train_loss", "grad_norm"),
 )
 RECORD = Record()

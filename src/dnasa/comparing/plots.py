@@ -34,7 +34,6 @@ LABELS = {
     "validation_accuracy": "validation accuracy",
     "test_loss": "test loss",
     "test_accuracy": "test accuracy",
-    "test_label_accuracy": "test accuracy of the labels",
     "test_rmse": "test RMSE",
     "test_r2": "test R²",
     "grad_norm": "gradient norm at the mean iterate",
@@ -43,12 +42,12 @@ LABELS = {
     "tracking": "tracking error",
 }
 SYMBOLS = {"grad_norm": r"$\Vert\nabla f(\bar{x})\Vert$"}  # on axes; tables and pages have the words
-LINEAR = {"test_accuracy", "validation_accuracy", "test_label_accuracy", "test_r2"}
+LINEAR = {"test_accuracy", "validation_accuracy", "test_r2"}
 SMALLEST, LARGEST = 1e-100, 1e100  # matplotlib's scales overflow near the limits of float64
 PLAIN = 1e-3, 1e5  # limits of a logarithmic axis that need no powers of ten
 TICKS = [1, 2, 2.5, 5, 10]  # first digits of the distance between ticks
 NARROW = 2  # inches, below which a horizontal axis has fewer ticks
-HISTORY = ("test_loss", "train_loss", "test_accuracy", "test_label_accuracy", "test_rmse", "grad_norm", "consensus")
+HISTORY = ("test_loss", "train_loss", "test_accuracy", "test_rmse", "grad_norm", "consensus")
 MAX_PANELS = 8  # of a history
 MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
 PALETTE = (  # matplotlib's tab10 and tab20b

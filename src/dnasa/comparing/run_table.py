@@ -21,7 +21,7 @@ CONDITIONS = {  # options that are off by default
     "message_dtype": "messages in {}",
     "drop": "links fail with probability {:g}",
 }
-METRICS = ("test_loss", "test_accuracy", "test_label_accuracy", "test_rmse", "test_r2")
+METRICS = ("test_loss", "test_accuracy", "test_rmse", "test_r2")
 
 
 def table(folder: Path) -> "pd.DataFrame":

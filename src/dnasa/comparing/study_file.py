@@ -191,7 +191,7 @@ def _cells(problem: str, file: StudyFile, quick: bool) -> list[Cell]:
     if graphs is None:
         channel = compression(settings["compress"]) if settings["compress"] else None
         rules = map(example, settings["rules"])
-        name, settings["weights"] = topology.default_name(settings["nodes"], rules, channel, settings["weights"])
+        name, settings["weights"] = topology.graphs.default_name(settings["nodes"], rules, channel, settings["weights"])
         graphs = [name]
     divisions = [None] if problem in PROBLEMS else [full_name(name) for name in partitions]
     return [Cell(problem, graph, division, settings) for division in divisions for graph in graphs]

@@ -37,7 +37,7 @@ from dnasa.engine.recovery import (
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state, explained
 from dnasa.problems.metrics import larger_is_better
-from dnasa.problems.problem import completed
+from dnasa.problems.problem import check_problem
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Recorder
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from dnasa.topology import Topology
 
 RECORD = Record()
-COMPARED = ("test_accuracy", "test_label_accuracy", "test_r2", "test_loss")  # with the start, the first that there is
+COMPARED = ("test_accuracy", "test_r2", "test_loss")  # with the start, the first that there is
 WORSE = 0.02  # less accuracy or R^2 than at the start, or so much more loss, in relation to it
 
 
@@ -98,7 +98,7 @@ def solve(
         record: What to measure, when to stop early, and how often to write checkpoints.
     """
     options = RunOptions(evaluate, node_weights, weight_decay, folder, resume, progress, record)
-    problem = completed(problem)
+    check_problem(problem)
     plan = make_plan(problem, network, rule, steps, eta, seed, start, options)
     kind = Run if plan.network.settings.late is None else LateRun if plan.network.simulated else SiteRun
     return kind(problem, plan, options).run()
@@ -115,7 +115,8 @@ def check(
     **options: Any,
 ) -> None:
     """Raise the errors that `solve` raises before the first step."""
-    make_plan(completed(problem), network, rule, steps, eta, seed, None, RunOptions(**options))
+    check_problem(problem)
+    make_plan(problem, network, rule, steps, eta, seed, None, RunOptions(**options))
 
 
 class Run:

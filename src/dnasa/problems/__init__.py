@@ -8,10 +8,9 @@ from dnasa.problems.problem import Problem
 
 if TYPE_CHECKING:
     from dnasa.problems import augment, models, prox
-    from dnasa.problems.classification import Classification
+    from dnasa.problems.classification import Classification, Regression
     from dnasa.problems.custom import Custom
     from dnasa.problems.least_squares import LeastSquares
-    from dnasa.problems.regression import Regression
     from dnasa.problems.robust_regression import RobustRegression
     from dnasa.problems.supervised import Supervised
 
@@ -33,7 +32,7 @@ MODULES = {
     "Classification": "classification",
     "Custom": "custom",
     "LeastSquares": "least_squares",
-    "Regression": "regression",
+    "Regression": "classification",
     "RobustRegression": "robust_regression",
     "Supervised": "supervised",
 }
@@ -42,12 +41,8 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         """Import a problem when it is first used, since some need torch."""
+        if name not in __all__:
+            raise AttributeError(f"module 'dnasa.problems' has no attribute '{name}'")
         with needed_by(f"dnasa.problems.{name}"):
-            if name in ("augment", "models", "prox"):
-                return import_module(f"dnasa.problems.{name}")
-            if name in MODULES:
-                return getattr(import_module(f"dnasa.problems.{MODULES[name]}"), name)
-        raise AttributeError(f"module 'dnasa.problems' has no attribute '{name}'")
-
-    def __dir__() -> list[str]:
-        return sorted(__all__)
+            module = import_module(f"dnasa.problems.{MODULES.get(name, name)}")
+        return getattr(module, name, module)

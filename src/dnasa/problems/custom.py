@@ -55,19 +55,19 @@ class Custom(Problem):
         evaluate: Callable[[Array], Mapping[str, Any]] | None = None,
         prox: Prox | None = None,
     ):
-        _check_function("gradient", gradient, _arguments(batched))
-        _check_function("loss", loss, "x, node", optional=True)
-        _check_function("full_gradient", full_gradient, "x, node", optional=True)
-        _check_function("evaluate", evaluate, "x", optional=True)
-        _check_function("prox", prox, "x, step", optional=True)
+        for name, function, arguments in (
+            ("gradient", gradient, _arguments(batched)),
+            ("loss", loss, "x, node"),
+            ("full_gradient", full_gradient, "x, node"),
+            ("evaluate", evaluate, "x"),
+            ("prox", prox, "x, step"),
+        ):
+            if function is not None or name == "gradient":
+                _check_function(name, function, arguments)
         self.point = _starting_point(start)
         self.nodes = None if nodes is None else whole("nodes", nodes)
-        self.gradient_function = gradient
-        self.loss = loss
-        self.full_gradient = full_gradient
-        self.batched = batched
-        self.metrics = evaluate
-        self.prox = prox
+        self.gradient_function, self.batched, self.prox = gradient, batched, prox
+        self.loss, self.full_gradient, self.metrics = loss, full_gradient, evaluate
         self.user_fingerprint = fingerprint
         self.generators: Generators | None = None
 
@@ -96,9 +96,11 @@ class Custom(Problem):
 
         def gradient(x: Array, node: Any, rng: Any) -> Array:
             point = x.detach().requires_grad_()
-            whose = "batched loss" if batched else f"loss of node {node}"
             value = loss(point, node, rng)
-            _check_loss(value, tuple(x.shape[:-1]), whose)
+            if not getattr(value, "requires_grad", False) or value.shape != x.shape[:-1] or value.is_complex():
+                whose = "batched loss" if batched else f"loss of node {node}"
+                wanted = f"one number for each row of x, {tuple(x.shape[:-1])}" if batched else "a single number"
+                raise InputError(f"The {whose} must be a real tensor, computed from x by torch, with {wanted}.")
             return torch.autograd.grad(value.sum(), point)[0]
 
         gradient.__qualname__ = function_name(loss)
@@ -124,13 +126,42 @@ class Custom(Problem):
             self._check_rows(g, x, rngs, t)
         return g
 
+    def _generators(self, seeds: Sequence[int], nodes: range) -> Generators:
+        known = self.generators
+        if known is None or known.nodes != nodes or list(known.seeds) != list(seeds):
+            self.generators = known = Generators("custom", seeds, nodes)
+        return known
+
     def _batched(self, x: Array, rngs: Generators, t: int) -> Array:
         try:
             value = self.gradient_function(copied(x), rngs.node_array.copy(), rngs.at(t))  # it may change its arguments
         except Exception as error:
             name_user_code(error, lambda: f"The batched gradient of {nodes_text(rngs.nodes)} at step {t}")
             raise
-        return value if _is_like(value, x) else _like(value, x, "batched gradient", f" at step {t}")
+        return _like(value, x, f"batched gradient at step {t}")
+
+    def _node_by_node(self, x: Array, nodes: range, rngs: Generators, t: int) -> Array:
+        g, points, function, node = copied(x), copied(x), self.gradient_function, nodes[0]
+        with UserCode(lambda: f"The gradient of node {node} at step {t}"):
+            for v in range(len(x)):  # variants of a seed have the same samples
+                rngs.at(t)
+                for s, generators in enumerate(rngs.generators):
+                    out, rows = g[v, s], points[v, s]
+                    for k, (node, rng) in enumerate(zip(nodes, generators, strict=True)):
+                        value = function(rows[k], node, rng)
+                        if not _is_like(value, self.point):
+                            value = _like(value, self.point, f"gradient of node {node} at step {t}")
+                        out[k] = value
+        return g
+
+    def _check_finite(self, g: Array, x: Array, nodes: range, t: int) -> None:
+        """Refuse a gradient that is not finite although x is moderate: that is a bug in the function, not divergence."""
+        wrong = ~(abs(g) < np.inf).all(-1) & moderate(x)
+        if wrong.any():
+            node = nodes[int(np.argwhere(to_numpy(wrong))[0, -1])]
+            raise InputError(
+                f"The gradient of node {node} at step {t} is not finite although x is: check the gradient function."
+            )
 
     def _check_rows(self, g: Array, x: Array, rngs: Generators, t: int) -> None:
         """Check once in a run that two nodes alone, in reverse order, get the rows they have among all nodes.
@@ -150,35 +181,6 @@ class Custom(Problem):
                 f"({reason}): compute row k from x[..., k, :], nodes[k] and the draws of rngs for it only."
             )
 
-    def _node_by_node(self, x: Array, nodes: range, rngs: Generators, t: int) -> Array:
-        g, points, function, node = copied(x), copied(x), self.gradient_function, nodes[0]
-        with UserCode(lambda: f"The gradient of node {node} at step {t}"):
-            for v in range(len(x)):  # variants of a seed have the same samples
-                rngs.at(t)
-                for s, generators in enumerate(rngs.generators):
-                    out, rows = g[v, s], points[v, s]
-                    for k, (node, rng) in enumerate(zip(nodes, generators, strict=True)):
-                        value = function(rows[k], node, rng)
-                        if not _is_like(value, self.point):
-                            value = _like(value, self.point, f"gradient of node {node}", f" at step {t}")
-                        out[k] = value
-        return g
-
-    def _generators(self, seeds: Sequence[int], nodes: range) -> Generators:
-        known = self.generators
-        if known is None or known.nodes != nodes or list(known.seeds) != list(seeds):
-            self.generators = known = Generators("custom", seeds, nodes)
-        return known
-
-    def _check_finite(self, g: Array, x: Array, nodes: range, t: int) -> None:
-        """Refuse a gradient that is not finite although x is moderate: that is a bug in the function, not divergence."""
-        wrong = ~(abs(g) < np.inf).all(-1) & moderate(x)
-        if wrong.any():
-            node = nodes[int(np.argwhere(to_numpy(wrong))[0, -1])]
-            raise InputError(
-                f"The gradient of node {node} at step {t} is not finite although x is: check the gradient function."
-            )
-
     def evaluate(self, mean: Array, nodes: range, weights: Sequence[float] | None = None) -> dict[str, Array]:
         factors = [1.0] * len(nodes) if weights is None else weights
 
@@ -191,17 +193,15 @@ class Custom(Problem):
             out["train_loss"] = like(np.array(losses), mean)
         if self.full_gradient:
             out["gradient"] = stack([stack([average(self._full_gradient, x) for x in variant]) for variant in mean])
-        return out | (self._own_metrics(mean) if self.metrics else {})
-
-    def _own_metrics(self, mean: Array) -> dict[str, Array]:
-        measured = [[self._measured(point) for point in variant] for variant in mean]
-        names = measured[0][0]
-        if any(each.keys() != names.keys() for variant in measured for each in variant):
-            raise InputError("evaluate must return the same names for every x.")
-        return {name: np.array([[each[name] for each in variant] for variant in measured]) for name in names}
+        if self.metrics:
+            measured = [[self._measured(point) for point in variant] for variant in mean]
+            names = measured[0][0].keys()
+            if any(each.keys() != names for variant in measured for each in variant):
+                raise InputError("evaluate must return the same names for every x.")
+            out |= {name: np.array([[each[name] for each in variant] for variant in measured]) for name in names}
+        return out
 
     def _measured(self, point: Array) -> dict[str, float]:
-        """Call `evaluate`, and check that it returns numbers by name, finite where x is."""
         with UserCode(lambda: "The function evaluate"):
             returned = self.metrics(copied(point))  # type: ignore[misc]
         if not isinstance(returned, Mapping):
@@ -217,29 +217,15 @@ class Custom(Problem):
         with UserCode(lambda: f"The full gradient of node {node}"):
             value = self.full_gradient(copied(x), node)  # type: ignore[misc]
         g = _like(value, x, f"full gradient of node {node}")
-        if not (abs(g) < np.inf).all() and moderate(x):
-            raise InputError(f"The full gradient of node {node} is not finite although x is: check full_gradient.")
+        _number(f"largest entry of the full gradient of node {node}", abs(g).max(), x)
         return g
-
-
-def _number(name: str, value: Any, x: Array) -> float:
-    """What a function returned as a number, finite where x is moderate."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"The {name} is of type {type(value).__name__}: return a single number.") from None
-    if not isfinite(number) and moderate(x):
-        raise InputError(f"The {name} is {number} although x is finite: return a finite number.")
-    return number
 
 
 def _arguments(batched: bool) -> str:
     return "x, nodes, rngs" if batched else "x, node, rng"
 
 
-def _check_function(name: str, function: Any, arguments: str, optional: bool = False) -> None:
-    if optional and function is None:
-        return
+def _check_function(name: str, function: Any, arguments: str) -> None:
     wanted = f"{name} must be a function {name}({arguments})"
     if not callable(function):
         raise InputError(f"{wanted}, not {type(function).__name__}.")
@@ -255,13 +241,23 @@ def _check_function(name: str, function: Any, arguments: str, optional: bool = F
 
 def _starting_point(start: Array) -> Array:
     """A float32 or float64 vector; whole numbers become float64."""
-    if not (isinstance(start, np.ndarray) or hasattr(start, "detach")) or start.ndim != 1:
-        raise InputError("start must be a one-dimensional NumPy array or torch tensor: the point all nodes start at.")
-    if not len(start):
-        raise InputError("start is empty: give at least one number.")
+    array = isinstance(start, np.ndarray) or hasattr(start, "detach")
+    if not array or start.ndim != 1 or not len(start):
+        raise InputError("start must be a NumPy array or torch tensor with one axis: the point all nodes start at.")
     if not dtype_name(start).startswith(("float32", "float64", "int", "uint", "bool")):
         raise InputError(f"start has dtype {dtype_name(start)}: convert it to float32 or float64.")
     return as_floats(start)
+
+
+def _number(name: str, value: Any, x: Array) -> float:
+    """What a function returned as a number, finite where x is moderate."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"The {name} is of type {type(value).__name__}: return a single number.") from None
+    if not isfinite(number) and moderate(x):
+        raise InputError(f"The {name} is {number} although x is finite: return a finite number.")
+    return number
 
 
 def _close(a: Array, b: Array) -> bool:
@@ -276,27 +272,16 @@ def _is_like(value: Any, point: Array) -> bool:
     return alike and not getattr(value, "requires_grad", False)
 
 
-def _like(value: Any, point: Array, name: str, when: str = "") -> Array:
-    """What the user's function returned as an array like `point`, or one line that says what is wrong with it."""
-    shape = tuple(point.shape)
+def _like(value: Any, point: Array, name: str) -> Array:
+    """What the user's function returned as an array like `point`."""
+    if _is_like(value, point):
+        return value
     try:
         array = contiguous(value)
         real = dtype_name(array).startswith(("float", "bfloat", "int", "uint", "bool"))
     except (TypeError, ValueError, RuntimeError):
         real = False
-    if not real:
-        numbers = getattr(value, "dtype", type(value).__name__)
-        wanted = f"{shape[0]} real numbers" if len(shape) == 1 else f"real numbers of shape {shape}"
-        raise InputError(f"The {name}{when} is {numbers}: return an array of {wanted}.")
-    if np.shape(value) != shape:
-        whose = "start" if len(shape) == 1 else "x"
-        raise InputError(f"The {name} has shape {tuple(np.shape(value))}{when}; it must have that of {whose}, {shape}.")
+    if not real or tuple(array.shape) != tuple(point.shape):
+        what = f"{value.dtype} of shape {tuple(value.shape)}" if hasattr(value, "dtype") else type(value).__name__
+        raise InputError(f"The {name} is {what}: return an array of real numbers of shape {tuple(point.shape)}.")
     return like(array, point)
-
-
-def _check_loss(value: Any, shape: tuple[int, ...], whose: str) -> None:
-    if not getattr(value, "requires_grad", False):
-        raise InputError(f"The {whose} does not depend on x by torch operations: compute it from the tensor x.")
-    if tuple(value.shape) != shape or value.is_complex():
-        wanted = f"one real number for each row of x, {shape}" if shape else "a single real number"
-        raise InputError(f"The {whose} has shape {tuple(value.shape)} and {value.dtype}: return {wanted}.")

@@ -42,14 +42,9 @@ class LeastSquares(Problem):
         if not 0 <= noise < np.inf:
             raise InputError(f"noise must be a number from 0 on, not {noise}.")
         choose("dtype", dtype, {"float32": 4, "float64": 8})
-        self.batch = batch
-        self.dim = dim
-        self.noise = noise
-        self.seed = seed
-        self.dtype = np.dtype(dtype)
-        self.scale = np.ones(dim)
+        self.batch, self.dim, self.noise, self.seed, self.dtype = batch, dim, noise, seed, np.dtype(dtype)
+        self.scale = np.ones(dim, self.dtype)
         self.scale[0] = 10.0 if spike else 1.0
-        self.scale = self.scale.astype(self.dtype)
         self.theta = Streams("theta").at(seed, 0, 0).standard_normal(dim).astype(self.dtype)
         self.samples = Normals("least", (batch, dim + 1), self.dtype)
         self.fingerprint = f"least squares, d = {dim}, noise {noise}, spike {spike}, seed {seed}"
@@ -68,14 +63,6 @@ class LeastSquares(Problem):
         return np.zeros(self.dim, self.dtype)
 
     def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-        """The mean over the batch of 2 X (X'x - Y).
-
-        Args:
-            x: The points, `(variants, seeds, k, d)`.
-            nodes: Row k of `x` belongs to `nodes[k]`.
-            seeds: The seeds of the runs.
-            t: The step, from 0.
-        """
         pairs = self.samples.at(seeds, nodes, t, ready=self._pairs)
         if compiled is None:
             return self._plain_gradient(pairs, x)
@@ -89,6 +76,7 @@ class LeastSquares(Problem):
         return g
 
     def _plain_gradient(self, pairs: np.ndarray, x: Array) -> Array:
+        """The mean over the batch of 2 X (X'x - Y)."""
         inputs, targets = pairs[..., :-1], pairs[..., -1]
         residual = np.einsum("...bd,...d->...b", inputs, x) - targets
         return np.einsum("...b,...bd->...d", 2 / self.batch * residual, inputs)

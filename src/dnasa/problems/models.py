@@ -1,4 +1,4 @@
-"""The models of the paper, the small one behind the default data, a residual net, and a GPT and an LSTM for characters."""
+"""The models of the paper, the small one behind the default data, a residual net, and a GPT for characters."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm, relu
+from torch.nn.functional import layer_norm, relu
 
 from dnasa.core import InputError, choose
 
-__all__ = ["gpt", "lenet", "lstm", "perceptron", "replace_batch_norm", "resnet"]
+__all__ = ["gpt", "lenet", "perceptron", "replace_batch_norm", "resnet"]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
@@ -101,28 +101,26 @@ CHANNELS = 2  # at least, in each group: a single channel would lose its mean
 def replace_batch_norm(model: nn.Module) -> nn.Module:
     """Replace batch norm by group norm and weight standardization, which do not depend on the other rows of a batch.
 
-    Every batch norm layer becomes a group norm, and the filters of the convolution registered right before it are standardized,
-    as in BiT (Kolesnikov et al., 2020). Like `torch.nn.SyncBatchNorm.convert_sync_batchnorm`, it works in place, unless the
-    model itself is a batch norm layer, and returns the model. Parameters keep their names and values. Running statistics are
-    dropped, so a trained model has to be trained further. There are up to 8 groups of at least 2 channels; BatchNorm1d becomes
-    a single group, layer norm over the features.
+    Every batch norm layer becomes a group norm, and the filters of the Conv2d registered right before it are standardized,
+    as in BiT (Kolesnikov et al., 2020). It works in place, unless the model itself is a batch norm layer, and returns the
+    model. Parameters keep their names and values. Running statistics are dropped, so a trained model has to be trained
+    further. There are up to 8 groups of at least 2 channels; BatchNorm1d becomes a single group, layer norm over the features.
 
     Args:
-        model: Any module.
+        model: Any module whose layers have their shapes.
 
     Examples:
         >>> replace_batch_norm(nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32)))[0]
         StandardizedConv2d(3, 32, kernel_size=(3, 3), stride=(1, 1))
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"replace_batch_norm needs a torch module, not {model!r:.60}.")
     layers: list[Any] = [
         part for part in model.modules() if next(part.parameters(recurse=False), None) is not None or _is_norm(part)
     ]
     made = {norm: _group_norm(norm) for norm in layers if _is_norm(norm)}  # a shared layer stays shared
     for before, norm in pairwise(layers):
-        if norm in made and _can_standardize(before, norm):
-            before.__class__ = STANDARDIZED[type(before)]
+        matches = norm in made and type(before) is nn.Conv2d and before.out_channels == norm.num_features
+        if matches and before.weight[0].numel() > 1:  # a filter of a single number would become 0
+            before.__class__ = StandardizedConv2d
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if child in made:
@@ -134,15 +132,8 @@ def _is_norm(part: nn.Module) -> bool:
     return isinstance(part, nn.modules.batchnorm._BatchNorm)
 
 
-def _can_standardize(layer: Any, norm: Any) -> bool:
-    """Whether it is a convolution whose channels are normalized; a filter of a single number would become 0."""
-    return type(layer) in STANDARDIZED and layer.out_channels == norm.num_features and layer.weight[0].numel() > 1
-
-
 def _group_norm(norm: nn.modules.batchnorm._BatchNorm) -> nn.GroupNorm:
     width = norm.num_features
-    if isinstance(norm, nn.modules.lazy.LazyModuleMixin):
-        raise InputError("The model has lazy layers without a shape yet: call it on a batch, then replace batch norm.")
     most = 1 if isinstance(norm, nn.BatchNorm1d) else min(GROUPS, width // CHANNELS)
     groups = next(count for count in range(max(1, most), 0, -1) if width % count == 0)
     made = nn.GroupNorm(groups, width, norm.eps, norm.affine).train(norm.training)
@@ -150,33 +141,14 @@ def _group_norm(norm: nn.modules.batchnorm._BatchNorm) -> nn.GroupNorm:
     return made
 
 
-def standardized(weight: Tensor) -> Tensor:
-    """Filters with mean 0 and variance 1 / (numbers in a filter), so that outputs are about as large as inputs."""
-    filters = weight.flatten(1)
-    size = filters.shape[1]
-    return (layer_norm(filters, (size,), eps=1e-6) / size**0.5).view_as(weight)
-
-
-class StandardizedConv1d(nn.Conv1d):
-    def forward(self, x: Tensor) -> Tensor:
-        return self._conv_forward(x, standardized(self.weight), self.bias)
-
-
 class StandardizedConv2d(nn.Conv2d):
+    """Filters with mean 0 and variance 1 / (numbers in a filter), so that outputs are about as large as inputs."""
+
     def forward(self, x: Tensor) -> Tensor:
-        return self._conv_forward(x, standardized(self.weight), self.bias)
-
-
-class StandardizedConv3d(nn.Conv3d):
-    def forward(self, x: Tensor) -> Tensor:
-        return self._conv_forward(x, standardized(self.weight), self.bias)
-
-
-STANDARDIZED: dict[Any, Any] = {
-    nn.Conv1d: StandardizedConv1d,
-    nn.Conv2d: StandardizedConv2d,
-    nn.Conv3d: StandardizedConv3d,
-}
+        filters = self.weight.flatten(1)
+        size = filters.shape[1]
+        weight = (layer_norm(filters, (size,), eps=1e-6) / size**0.5).view_as(self.weight)
+        return self._conv_forward(x, weight, self.bias)
 
 
 # ---------------------------------------------------------------- character GPT
@@ -202,6 +174,8 @@ def gpt(
         dropout: The probability that a unit is dropped.
         tied: Use the embedding of the characters as the last layer, too.
     """
+    if width % heads:
+        raise InputError(f"A width of {width} cannot be divided among {heads} heads: choose a multiple of {heads}.")
     return GPT(symbols, layers, width, heads, context, dropout, tied)
 
 
@@ -210,96 +184,33 @@ class GPT(nn.Module):
 
     def __init__(self, symbols: int, layers: int, width: int, heads: int, context: int, dropout: float, tied: bool):
         super().__init__()
-        if width % heads:
-            raise InputError(f"A width of {width} cannot be divided among {heads} heads: choose a multiple of {heads}.")
         self.embedding = nn.Embedding(symbols, width)
         self.positions = nn.Parameter(torch.empty(context, width))
         self.dropout = nn.Dropout(dropout)
-        self.layers = nn.Sequential(*(Layer(width, heads, context, dropout) for _ in range(layers)))
+        options: Any = {"activation": "gelu", "batch_first": True, "norm_first": True}
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, heads, 4 * width, dropout, **options) for _ in range(layers)
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, symbols, bias=False)
-        self._initialise(layers)
+        future = nn.Transformer.generate_square_subsequent_mask(context)
+        self.register_buffer("future", future, persistent=False)
+        self._initialize(layers)
         if tied:
             self.head.weight = self.embedding.weight
 
-    def _initialise(self, layers: int) -> None:
-        """Initialise as GPT-2: the layers that add to the residual stream begin smaller."""
+    def _initialize(self, layers: int) -> None:
+        """Initialize as GPT-2: the layers that add to the residual stream begin smaller."""
         for name, part in self.named_parameters():
             if part.ndim == 2:
-                adds = name.endswith(("attention.out.weight", "narrow.weight"))
+                adds = name.endswith(("out_proj.weight", "linear2.weight"))
                 nn.init.normal_(part, std=0.02 / (2 * layers) ** 0.5 if adds else 0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(part)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens) + self.positions[: tokens.shape[-1]]
-        return self.head(self.norm(self.layers(self.dropout(x))))
-
-
-class Layer(nn.Module):
-    """Attention and a perceptron, each added to its input."""
-
-    def __init__(self, width: int, heads: int, context: int, dropout: float):
-        super().__init__()
-        self.first_norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = Attention(width, heads, context, dropout)
-        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.dropout(self.attention(self.first_norm(x)))
-        return x + self.dropout(self.narrow(gelu(self.widen(self.second_norm(x)))))
-
-
-class Attention(nn.Module):
-    """Causal attention."""
-
-    def __init__(self, width: int, heads: int, context: int, dropout: float):
-        super().__init__()
-        self.heads = heads
-        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
-        future = torch.ones(context, context, dtype=torch.bool).triu(1)
-        self.register_buffer("future", future, persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        length, width = x.shape[-2:]
-        parts = self.project(x).unflatten(-1, (3, self.heads, width // self.heads))
-        q, k, v = parts.movedim(-3, 0).transpose(-3, -2)
-        scores = q @ k.transpose(-2, -1) * (width // self.heads) ** -0.5
-        scores = scores.masked_fill(cast(Tensor, self.future)[:length, :length], float("-inf"))
-        mixed = self.dropout(scores.softmax(-1)) @ v
-        return self.out(mixed.transpose(-3, -2).flatten(-2))
-
-
-# ---------------------------------------------------------------- character LSTM
-
-
-def lstm(symbols: int, layers: int = 1, width: int = 128) -> nn.Module:
-    """Predicts the next character at every position; 0.15 million parameters by default.
-
-    Args:
-        symbols: The number of different characters.
-        layers: The number of layers.
-        width: The size of the embedding and of each layer.
-    """
-    embedding, recurrent = nn.Embedding(symbols, width), (Recurrent(width) for _ in range(layers))
-    return nn.Sequential(embedding, *recurrent, nn.Linear(width, symbols))
-
-
-class Recurrent(nn.Module):
-    """A layer of an LSTM that remembers at first."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.inputs, self.state = nn.Linear(width, 4 * width), nn.Linear(width, 4 * width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        output = memory = torch.zeros_like(x[..., 0, :])
-        outputs = []
-        for given in self.inputs(x).unbind(-2):
-            keep, write, show, value = (given + self.state(output)).chunk(4, -1)
-            memory = (keep + 1).sigmoid() * memory + write.sigmoid() * value.tanh()  # + 1: it remembers
-            output = show.sigmoid() * memory.tanh()
-            outputs.append(output)
-        return torch.stack(outputs, -2)
+        length = tokens.shape[-1]
+        x = self.dropout(self.embedding(tokens) + self.positions[:length])
+        for layer in self.layers:
+            x = layer(x, cast(Tensor, self.future)[:length, :length], is_causal=True)
+        return self.head(self.norm(x))

@@ -1,7 +1,7 @@
 """Any torch module as a function of one vector of parameters: its gradients, and its outputs when tested."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dnasa.core import InputError, Layout, first_line
+from dnasa.problems.losses import Loss
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 STREAMS = 4  # streams on which a GPU computes several models at the same time
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class FlatModule:
@@ -27,20 +27,19 @@ class FlatModule:
     def __init__(self, module: nn.Module, loss: Loss, autocast: bool):
         self.loss, self.autocast = loss, autocast
         self.trained = {name: part for name, part in module.named_parameters() if part.requires_grad}
-        if not self.trained:
-            raise InputError("The model has no parameters to train: they are missing, or all of them are frozen.")
-        if any(nn.parameter.is_lazy(part) for part in module.parameters()):
-            raise InputError(
-                "The model has lazy layers without a shape yet: give their sizes, or call it on a batch first."
-            )
+        if not self.trained or any(nn.parameter.is_lazy(part) for part in module.parameters()):
+            raise InputError("The model has no parameters to train, or lazy layers without a shape yet.")
         self.layout: Layout = tuple((name, tuple(part.shape)) for name, part in self.trained.items())
         self.sizes = [part.numel() for part in self.trained.values()]
         self.device = next(iter(self.trained.values())).device
         self.norms = [name for name, part in module.named_modules() if _has_statistics(part)]
-        self.training = _without_statistics(_clone(module), self.norms)
+        self.training, self.tested, self.counting = _clone(module), _clone(module).eval(), _clone(module).eval()
+        for name in self.norms:
+            norm: Any = self.training.get_submodule(name)  # without running statistics, those of the batch are used
+            norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+            norm = self.counting.get_submodule(name).train()  # stores the statistics of the batch
+            norm.momentum, norm.num_batches_tracked = 1.0, None
         self.without_dropout = _clone(self.training).eval()
-        self.tested = _clone(module).eval()
-        self.counting = _with_statistics_of_the_batch(_clone(self.tested), self.norms)
         self.statistic_sizes = {
             f"{name}.{kind}": getattr(self.tested.get_submodule(name), kind).numel()
             for name in self.norms
@@ -100,13 +99,12 @@ class FlatModule:
 
     def statistics(self, flat: Tensor, batches: Iterable[Tensor]) -> Tensor:
         """Means and variances of the inputs of all batch norm layers, averaged over the batches."""
-        each = [self._statistics_of(flat, x) for x in batches]
+        each = []
+        for x in batches:
+            buffers = {name: flat.new_zeros(size) for name, size in self.statistic_sizes.items()}
+            self._run(self.counting, flat, x, buffers)
+            each.append(torch.cat(list(buffers.values())))
         return torch.stack(each).mean(0)
-
-    def _statistics_of(self, flat: Tensor, x: Tensor) -> Tensor:
-        buffers = {name: flat.new_zeros(size) for name, size in self.statistic_sizes.items()}
-        self._run(self.counting, flat, x, buffers)
-        return torch.cat(list(buffers.values()))
 
     def outputs(self, flat: Tensor, x: Tensor, statistics: Tensor) -> Tensor:
         pieces = statistics.split(list(self.statistic_sizes.values()))
@@ -126,31 +124,24 @@ class FlatModule:
         saved: list[int] = []
 
         def count(part: Tensor) -> Tensor:
-            saved.append(part.numel() * part.element_size())
+            saved.append(part.nbytes)
             return part
 
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda part: part):
-            self._check_gradient(flat, x, y)
-        for name, part in self.training.named_buffers():
-            if name not in before or not torch.equal(part, before[name]):
-                raise InputError(
-                    f"The model changes its buffer '{name}' in training: only batch norm may. Call .eval() on that layer, "
-                    "or replace it."
-                )
-        return max(1, (x.numel() * x.element_size() + sum(saved)) // len(x))
-
-    def _check_gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> None:
-        parts = self._leaves(flat)
         try:
-            value = self._value(self.training, parts, x, y)
+            with torch.autograd.graph.saved_tensors_hooks(count, lambda part: part):
+                value = self._value(self.training, self._leaves(flat), x, y)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             shapes = f"inputs of shape {tuple(x.shape)} and targets of shape {tuple(y.shape)}"
             raise InputError(f"The model or its loss does not take {shapes}: {first_line(error)}.") from error
         check_number("loss", value)
         if not value.requires_grad:
-            raise InputError(
-                "The loss does not depend on the trained parameters: compute it from the outputs with torch."
-            )
+            raise InputError("The loss does not depend on the trained parameters: compute it with torch.")
+        for name, part in self.training.named_buffers():
+            if name not in before or not torch.equal(part, before[name]):
+                raise InputError(
+                    f"The model changes its buffer '{name}' in training: only batch norm may. Call .eval() on that layer."
+                )
+        return max(1, (x.nbytes + sum(saved)) // len(x))
 
 
 def check_number(name: str, value: object) -> None:
@@ -166,19 +157,3 @@ def _has_statistics(part: nn.Module) -> bool:
 def _clone(module: nn.Module) -> nn.Module:
     """Another module with the same parameters and buffers."""
     return copy.deepcopy(module, {id(part): part for part in chain(module.parameters(), module.buffers())})
-
-
-def _without_statistics(module: nn.Module, norms: Sequence[str]) -> nn.Module:
-    """Batch norm layers without running statistics use those of the batch, in evaluation mode too."""
-    for name in norms:
-        norm: Any = module.get_submodule(name)
-        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
-    return module
-
-
-def _with_statistics_of_the_batch(module: nn.Module, norms: Sequence[str]) -> nn.Module:
-    """Batch norm layers that store the statistics of the current batch."""
-    for name in norms:
-        norm: Any = module.get_submodule(name).train()
-        norm.momentum, norm.num_batches_tracked = 1.0, None
-    return module

@@ -9,10 +9,7 @@ from dnasa.core import Array, InputError, Layout, Prox
 
 
 class Problem(Protocol):
-    """What `solve` uses of a problem; `start` and `gradient` are required, the rest has the defaults given here.
-
-    A class of your own need not be a subclass.
-    """
+    """What `solve` uses of a problem; a subclass must define `start` and `gradient`, and may define the rest."""
 
     nodes: int | None = None  # number of nodes it has data for; None: any number
     batch: int = 1  # samples per node and step
@@ -113,32 +110,10 @@ def function_name(function: Any) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
-class Completed(Problem):
-    """A problem of another class, with the defaults of the members that it lacks."""
-
-    def __init__(self, given: Any):
-        self.given = given
-        names = [name for name in vars(Problem) if not name.startswith("_") and hasattr(given, name)]
-        self.__dict__.update({"fingerprint": type(given).__name__} | {name: getattr(given, name) for name in names})
-
-    def start(self, seed: int) -> Array:
-        return self.given.start(seed)
-
-    def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-        return self.given.gradient(x, nodes, seeds, t)
-
-
-def completed(problem: Any) -> Problem:
-    """The problem with all members of `Problem`; a required one that is missing is named."""
-    if Problem in type(problem).__mro__:
-        return problem
-    missing = [name for name in ("start", "gradient") if not callable(getattr(problem, name, None))]
-    if missing or isinstance(problem, type):
-        what = (
-            f"'{problem.__name__}' is a class" if isinstance(problem, type) else f"it has no {' and no '.join(missing)}"
-        )
+def check_problem(problem: Any) -> None:
+    """Refuse what is no object of a subclass of `Problem`."""
+    if Problem not in type(problem).__mro__:
         raise InputError(
-            f"The problem must have start(seed) and gradient(x, nodes, seeds, t), and {what} ({type(problem).__name__}): "
-            "make one from such a class, or from a gradient function with dnasa.problems.Custom."
+            f"The problem must be an object of a subclass of dnasa.problems.Problem, and {problem!r:.60} is not: make one, or "
+            "use dnasa.problems.Custom for a gradient function."
         )
-    return Completed(problem)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import adds_up, checksum, like, maximum, minimum, moderate, nonzero, norm, to_numpy
+from dnasa.arrays import adds_up, checksum, like, maximum, minimum, moderate, nonzero, norm
 from dnasa.core import Array, InputError, Prox, name_user_code, nodes_text, positive
 
 __all__ = ["ball", "box", "l1"]
@@ -90,18 +90,15 @@ def checked(prox: Prox, nodes: Sequence[int] | None = None) -> Prox:
         if type(y) is not type(x) or y.shape != x.shape or y.dtype != x.dtype:
             kind = f"{tuple(y.shape)}, {y.dtype}" if hasattr(y, "dtype") else type(y).__name__
             raise InputError(f"prox must return an array like x, {tuple(x.shape)}, {x.dtype}; it returned {kind}.")
-        if not adds_up(y):
-            _check_finite(y, x, step, nodes)
+        if not adds_up(y) and _is_wrong(y, x, step):
+            raise InputError(f"prox is not finite at {where} although x is: check the function prox.")
         return y
 
     return applied
 
 
-def _check_finite(y: Array, x: Array, step: Any, nodes: Sequence[int] | None) -> None:
-    wrong = to_numpy(~(abs(y) < np.inf).all(-1) & moderate(x) & (abs(step + 0 * x) < np.inf).all(-1))
-    if wrong.any():
-        where = "the mean iterate" if nodes is None else f"node {nodes[int(np.argwhere(wrong)[0, -1])]}"
-        raise InputError(f"prox is not finite at {where} although x is: check the function prox.")
+def _is_wrong(y: Array, x: Array, step: Any) -> bool:
+    return bool((~(abs(y) < np.inf).all(-1) & moderate(x) & (abs(step + 0 * x) < np.inf).all(-1)).any())
 
 
 def _check_length(name: str, numbers: np.ndarray, x: Array) -> None:
@@ -115,7 +112,7 @@ def _numbers(name: str, value: Any) -> np.ndarray:
     try:
         numbers = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name} must be a number, or one for each coordinate.") from None
+        numbers = np.full((), np.nan)
     if numbers.ndim > 1 or np.isnan(numbers).any():
         raise InputError(f"{name} must be a number, or one for each coordinate.")
     return numbers

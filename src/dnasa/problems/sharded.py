@@ -1,25 +1,22 @@
-"""The base of problems whose rows are divided among the nodes and whose model is a torch module."""
+"""The rows of a problem, divided among the nodes: which a node trains, validates and tests on."""
 
-import copy
 import threading
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dnasa.arrays import checksum
-from dnasa.core import InputError, choose, positive, whole
+from dnasa.core import InputError, choose, whole
+from dnasa.data import Dataset
 from dnasa.problems.problem import Problem
+from dnasa.problems.stored import DeviceRows, as_inputs, as_targets
 from dnasa.randomness import Samples
 
-BUDGET = {"cpu": 1 << 29, "cuda": 1 << 34}  # bytes of activations in memory at a time
-MAX_ROWS = 4096  # evaluated at a time
 SEEDING = threading.RLock()  # torch's own generator is one for all threads
-Model = Callable[[], nn.Module] | nn.Module
 Shards = Sequence[np.ndarray] | Callable[[int], Sequence[np.ndarray]]
 
 
@@ -28,75 +25,43 @@ class Sharded(Problem):
 
     Where `shards` is a function, runs with a seed use `shards(seed)`: each seed has its own partition.
 
-    `validation[i]`, where given, are rows that node i validates on: every test metric is also measured there, as
-    `validation_loss`, `validation_accuracy`, ..., averaged over the nodes, which count the same. Where nodes test on rows of
-    their own, `test_counts` are their numbers, and the test rows here are those of this process's nodes in order.
+    `validation[i]`, where given, are rows that node i validates on. Where nodes test on rows of their own, `data.test_counts`
+    are their numbers, and the test rows here are those of this process's nodes in order.
     """
 
-    total: int  # rows for training
-    test_total: int
-    footprint: int  # bytes that the gradient of one model at one row needs
-
     def __init__(
-        self,
-        model: Model,
-        shards: Shards,
-        batch: int,
-        loss_scale: float,
-        dtype: str,
-        device: str,
-        train_metrics: bool,
-        validation: Sequence[np.ndarray],
-        test_counts: Sequence[int] = (),
+        self, data: Dataset, shards: Shards, batch: int, dtype: str, device: str, validation: Sequence[np.ndarray]
     ):
+        if not isinstance(data, Dataset):
+            raise InputError(f"data must be a dnasa.data.Dataset, not {type(data).__name__}.")
         self.batch = whole("batch", batch)
-        positive("loss_scale", loss_scale)
         self.dtype = choose("dtype", dtype, {"float32": torch.float32, "float64": torch.float64})
         self.device = find_device(device)
-        if loss_scale < torch.finfo(self.dtype).tiny * 1e6:
-            raise InputError(f"A loss scale of {loss_scale:g} leaves nothing of a {dtype} gradient: use a larger one.")
-        self.make: Callable[[], nn.Module] = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
+        names = ("inputs", "labels", "test_inputs", "test_labels")
+        stored = (DeviceRows(name, getattr(data, name), self.device, self.dtype) for name in names)
+        self.inputs, self.labels, self.test_inputs, self.test_labels = stored
+        self.baseline, self.test_counts = data.baseline, list(data.test_counts)
+        self.test_total = sum(self.test_counts) or len(self.test_inputs)
+        self._check_rows()
         self.by_seed, self.divide = callable(shards), shards
         self.divided: dict[int, list[np.ndarray]] = {}
-        self.shards = self.shards_of(0)
         self.validation = [np.asarray(rows, dtype=np.int64) for rows in validation]
-        self.loss_scale = loss_scale
+        self.shards = self.shards_of(0)
         self.nodes = len(self.shards)
-        self.train_metrics = train_metrics
         if self.validation and len(self.validation) != self.nodes:
             raise InputError(f"There are validation rows for {len(validation)} nodes and shards for {self.nodes}.")
-        self.test_counts = list(test_counts)
         self.remaining: Sequence[int] = range(self.nodes)  # nodes that were not lost
         self.samples = Samples("batch", self._draw, self.batch, by_seed=True)
 
-    def _check_rows(self, counts: tuple[int, int], test_counts: tuple[int, int]) -> None:
-        """Check the numbers of inputs and labels, for training and for testing."""
-        for inputs, labels in (counts, test_counts):
-            if inputs != labels:
-                raise InputError(f"There are {inputs} rows of inputs but {labels} labels: give one label per row.")
-            if not inputs:
-                raise InputError("There are no rows: give at least one for training and one for testing.")
-        self.total, self.test_total = counts[0], sum(self.test_counts) or test_counts[0]
-        self._check_shards(self.shards)
-
-    def _check_shards(self, shards: Sequence[np.ndarray]) -> None:
-        if len(shards) != self.nodes:
-            raise InputError(f"The shards of one seed are those of {len(shards)} nodes, of another {self.nodes}.")
-        rows = np.concatenate([*shards, *self.validation]) if shards else np.empty(0)
-        if not any(map(len, shards)) or rows.min() < 0 or rows.max() >= self.total:
-            raise InputError(f"The shards must hold row numbers from 0 to {self.total - 1}, and not all be empty.")
-
-    def _check_labels(self, labels: Tensor, classes: int) -> None:
-        if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= classes):
+    def _check_rows(self) -> None:
+        for inputs, labels in ((self.inputs, self.labels), (self.test_inputs, self.test_labels)):
+            if len(inputs) != len(labels) or not len(inputs):
+                raise InputError(
+                    f"There are {len(inputs)} rows of inputs and {len(labels)} labels: give as many, and at least one."
+                )
+        if self.inputs.shape != self.test_inputs.shape:
             raise InputError(
-                f"Labels run from {int(labels.min())} to {int(labels.max())}, but the model has {classes} outputs: "
-                f"they must be 0 to {classes - 1}."
-            )
-
-    def _check_shapes(self, shape: Sequence[int], test_shape: Sequence[int]) -> None:
-        if tuple(shape) != tuple(test_shape):
-            raise InputError(
-                f"Training rows have shape {tuple(shape)}, test rows {tuple(test_shape)}: give both the same shape."
+                f"Training rows have shape {self.inputs.shape}, test rows {self.test_inputs.shape}: give both the same."
             )
 
     def shards_of(self, seed: int) -> list[np.ndarray]:
@@ -108,9 +73,14 @@ class Sharded(Problem):
         key = seed if self.by_seed else 0
         if key not in self.divided:
             shards = self.divide(seed) if callable(self.divide) else self.divide
-            self.divided[key] = [np.asarray(shard, dtype=np.int64) for shard in shards]
-            if self.divided.keys() > {key}:
-                self._check_shards(self.divided[key])
+            made = [np.asarray(shard, dtype=np.int64) for shard in shards]
+            rows = np.concatenate([*made, *self.validation]) if made else np.empty(0)
+            if not any(map(len, made)) or rows.min() < 0 or rows.max() >= len(self.inputs):
+                last = len(self.inputs) - 1
+                raise InputError(f"The shards must hold row numbers from 0 to {last}, and not all be empty.")
+            if len(made) != len(self.divided.get(0, made)):
+                raise InputError("The shards of two seeds are those of different numbers of nodes.")
+            self.divided[key] = made
         return self.divided[key]
 
     def rows(self, node: int, seeds: Sequence[int] | None = None) -> int | list[int]:
@@ -124,18 +94,15 @@ class Sharded(Problem):
     def _node_fingerprints(self) -> list[str]:
         """The fingerprint of each node's rows in the partition of seed 0, and of its own test rows."""
         fingerprints = []
-        for node, rows in enumerate(self._rows_by_node):
-            tests = self.own_test_rows(node) if self.test_counts else np.empty(0, np.int64)
-            its = f"{len(rows):,} rows, checksum {self._checksum_of(rows, tests)}" if len(rows) else ""
-            fingerprints.append(its)
+        for node, shard in enumerate(self.shards):
+            rows = np.concatenate([shard, self.validation[node]]) if self.validation else shard
+            parts = [(self.inputs, rows), (self.labels, rows)]
+            if self.test_counts:
+                tests = self.own_test_rows(node)
+                parts += [(self.test_inputs, tests), (self.test_labels, tests)]
+            sums = " ".join(stored.checksum(which) for stored, which in parts if len(which))
+            fingerprints.append(f"{len(rows):,} rows, checksum {sums}" if len(rows) else "")
         return fingerprints
-
-    @abstractmethod
-    def _checksum_of(self, rows: np.ndarray, tests: np.ndarray) -> str:
-        """The checksum of these training rows and, if there are any, these test rows."""
-
-    def statistics(self, mean: Tensor, nodes: range, seeds: Sequence[int] | None = None) -> Tensor | None:
-        return None
 
     def _own(self, node: int, seed: int = 0) -> np.ndarray:
         rows = self.shards_of(seed)[node]
@@ -143,51 +110,30 @@ class Sharded(Problem):
             raise InputError(f"Node {node} has no rows: every node of this process needs at least one.")
         return rows
 
-    @property
-    def _rows_by_node(self) -> list[np.ndarray]:
-        """All rows that a node uses, for training and for validation."""
-        if not self.validation:
-            return self.shards
-        return [np.concatenate(pair) for pair in zip(self.shards, self.validation, strict=True)]
-
     def _draw(self, generator: np.random.Generator, node: int, length: int, seed: int) -> np.ndarray:
         rows = self._own(node, seed)
         return rows[generator.integers(len(rows), size=(length, self.batch))]
 
     def _drawn(self, nodes: Sequence[int], seeds: Sequence[int], t: int) -> Tensor:
         """The rows of step t, (seeds, nodes, batch)."""
-        return self.samples.at(seeds, nodes, t, ready=lambda block: torch.as_tensor(block).to(self.device))
+        return self.samples.at(seeds, nodes, t, ready=self._numbers)
 
-    def _seeded(self, seed: int) -> nn.Module:
-        with SEEDING, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            module = self.make()
-        if not isinstance(module, nn.Module):
-            raise InputError(f"model must be a torch module or a function that makes one, not {type(module).__name__}.")
-        return module.to(self.device, self.dtype)
+    def _numbers(self, rows: np.ndarray) -> Tensor:
+        return torch.as_tensor(rows).to(self.device)
 
-    def start(self, seed: int) -> Tensor:
-        trained = [part for part in self._seeded(seed).parameters() if part.requires_grad]
-        return torch.cat([part.detach().reshape(-1) for part in trained])
+    def _batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return as_inputs(self.inputs[rows], self.dtype), as_targets(self.labels[rows])
 
-    def network(self, point: Tensor, statistics: Tensor | None = None) -> nn.Module:
-        """The model with these trained parameters, as it is tested.
-
-        Args:
-            point: The trained parameters `(d,)`, such as `result.mean`.
-            statistics: Those of batch norm, such as `result.statistics`.
-        """
-        module = self._seeded(0).eval()
-        nn.utils.vector_to_parameters(point, [part for part in module.parameters() if part.requires_grad])
-        return module
+    def _test_batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return as_inputs(self.test_inputs[rows], self.dtype), as_targets(self.test_labels[rows])
 
     def _test_rows(self, nodes: Sequence[int]) -> Tensor:
         """The test rows are divided among the nodes as well, so that real processes divide the work."""
         if self.test_counts:
-            return torch.as_tensor(np.concatenate([self.own_test_rows(node) for node in nodes])).to(self.device)
-        positions = [self.remaining.index(node) for node in nodes]
-        rows = torch.arange(self.test_total)
-        return torch.cat([rows[first :: len(self.remaining)] for first in positions]).to(self.device)
+            return self._numbers(np.concatenate([self.own_test_rows(node) for node in nodes]))
+        firsts = [self.remaining.index(node) for node in nodes]
+        parts = [np.arange(first, self.test_total, len(self.remaining)) for first in firsts]
+        return self._numbers(np.concatenate(parts))
 
     def own_test_rows(self, node: int) -> np.ndarray:
         """The numbers of a node's own test rows, where each node tests on its own; none of a node in another process.
@@ -199,26 +145,6 @@ class Sharded(Problem):
             return np.empty(0, np.int64)
         before = sum(count for count, shard in zip(self.test_counts[:node], self.shards, strict=False) if len(shard))
         return np.arange(before, before + self.test_counts[node])
-
-    def _validation_rows(self, nodes: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The validation rows of these nodes, and how much each row counts."""
-        parts = [self.validation[node] for node in nodes]
-        weights = [np.full(len(part), 1 / (len(part) * len(nodes))) for part in parts if len(part)]
-        return tuple(torch.as_tensor(np.concatenate(some)).to(self.device) for some in (parts, weights))  # type: ignore[return-value]
-
-    def _node_weights(
-        self, weights: Sequence[float] | None, nodes: Sequence[int], seeds: Sequence[int] | None = None
-    ) -> np.ndarray:
-        """How much each node counts in the training loss, a row for each seed or one for all."""
-        return np.broadcast_to(1.0 if weights is None else weights, (len(seeds or [0]), len(nodes)))
-
-    def _models_at_once(self, rows: int) -> int:
-        """How many models with `rows` rows each fit into the budget."""
-        return max(1, BUDGET[self.device.type] // (self.footprint * rows))
-
-    def _chunks(self, rows: Tensor, models: int = 1) -> Sequence[Tensor]:
-        """Split rows into as many at a time as fit into the budget for that many models."""
-        return rows.split(min(MAX_ROWS, self._models_at_once(models)))
 
     def continue_without(self, lost: Sequence[int]) -> None:
         """Divide the test rows among the remaining nodes.
@@ -247,8 +173,7 @@ def seeded(device: torch.device, key: int) -> Iterator[None]:
 
 def find_device(name: str) -> torch.device:
     """The device, or an error if it does not exist."""
-    if name not in ("cpu", "cuda"):
-        raise InputError(f"Unknown device '{name}'. Choose from: cpu, cuda.")
+    choose("device", name, {"cpu": None, "cuda": None})
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("There is no CUDA device: use --device cpu.")
     return torch.device(name)

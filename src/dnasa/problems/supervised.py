@@ -2,67 +2,48 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from itertools import cycle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dnasa.arrays import checksum
-from dnasa.core import InputError, Layout, choose, first_line
+from dnasa.core import InputError, Layout, UserCode, choose, positive
 from dnasa.cuda import CudaGraphs
 from dnasa.data import Dataset
 from dnasa.data.partitions import class_table, label_difference
 from dnasa.data.validation import validation_name
-from dnasa.problems.modules import FlatModule, Loss, check_number
+from dnasa.problems.losses import KNOWN, Loss, accuracy, stacked
+from dnasa.problems.modules import FlatModule, check_number
 from dnasa.problems.problem import function_name
-from dnasa.problems.sharded import Model, Sharded, Shards, seeded
+from dnasa.problems.sharded import SEEDING, Sharded, Shards, seeded
 from dnasa.problems.stack import Stack, as_stack
-from dnasa.problems.stored import DeviceRows, as_inputs, as_targets
 from dnasa.randomness import Streams
 
+BUDGET = {"cpu": 1 << 29, "cuda": 1 << 34}  # bytes of activations in memory at a time
+MAX_ROWS = 4096  # evaluated at a time
+SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GPU more than running them
 IGNORED = -100  # the label that torch's losses leave out
 DIFFERENT = 0.45  # labels, for a warning about batch norm: 0.3 to 0.5 is dirichlet(0.5), from 0.5 on dirichlet(0.1)
 STATISTICS = 16  # batches of each node from which the statistics of batch norm are computed for a test
-MEASURED = (
-    *("train_loss", "test_loss", "test_accuracy", "validation_loss", "validation_accuracy"),
-    *("gradient", "grad_norm", "stationarity", "tracking"),
-)
-SLOPES: dict[Loss, Callable[[Tensor, Tensor], Tensor]] = {  # the derivatives of losses that are means over all outputs
-    nn.functional.mse_loss: lambda outputs, targets: 2 * (outputs - targets),
-    nn.functional.binary_cross_entropy_with_logits: lambda outputs, targets: outputs.sigmoid() - targets,
-}
+VECTORIZED = (*KNOWN, accuracy)  # measures that torch.vmap computes for many models at once
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 Batch = Callable[[Tensor], tuple[Tensor, Tensor]]  # the inputs and targets of these rows
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean over all targets, class numbers; the last axis of the outputs is that of the classes."""
-    return nn.functional.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))
-
-
-class WeightedCrossEntropy(nn.Module):
-    """The mean over all rows of a row's cross-entropy times the weight of its class."""
-
-    weight: Tensor
-
-    def __init__(self, weight: np.ndarray):
-        super().__init__()
-        self.register_buffer("weight", torch.as_tensor(weight))
-
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(outputs, targets, self.weight, reduction="none").mean()
+Model = Callable[[], nn.Module] | nn.Module
 
 
 class Supervised(Sharded):
     """min (1/n) sum_i mean over node i's rows of `loss(model(inputs), targets)`, the mean over a batch.
 
+    Models of linear layers, convolutions, activations and pools in sequence, with a loss that `problems.losses` knows, are
+    computed together, those of all nodes and runs; others one by one.
+
     Parameters with `requires_grad=False` are not trained; these, and buffers, are those of the first module created. Inputs of
-    type uint8 are images: x becomes (x / 255 - 0.5) / 0.25. Batch norm trains with the statistics of the batch. Batches,
-    augmentation and dropout depend on (seed, node, step) alone; on a GPU, dropout also depends on which nodes and runs are
-    computed together.
+    type uint8 are images: x becomes (x / 255 - 0.5) / 0.25. Batch norm trains with the statistics of the batch, and is tested
+    with statistics of the mean model, averaged over the nodes. Batches, augmentation and dropout depend on (seed, node, step)
+    alone; on a GPU, dropout also depends on which nodes and runs are computed together.
 
     Args:
         model: A function that creates the module, with another initialization for each seed, the same at all nodes; or a
@@ -74,14 +55,13 @@ class Supervised(Sharded):
         batch: Rows that a node draws in each step, with replacement.
         augment: `augment(inputs, generator)` changes the inputs of a training batch.
         metrics: Functions of (outputs, targets) by name, averaged over the test rows.
-        buffers: The batch norm statistics for tests: computed at the mean model from training rows of each node and averaged
-            over the nodes ("mixed"), or each node tests with its own and the metrics are averaged ("local").
-        loss_scale: Multiplies the training loss that the rules use; reported losses are not scaled.
+        loss_scale: Multiplies the training loss that the rules use (1/n in the paper); reported losses are not scaled.
         dtype: "float32" or "float64".
         device: The torch device, such as "cpu" or "cuda".
         autocast: "bfloat16" computes in mixed precision.
         train_metrics: Without them, an evaluation needs no pass over the training data.
-        validation: `validation[i]` are further rows of `data.inputs` that node i validates on.
+        validation: `validation[i]` are further rows of `data.inputs` that node i validates on: every test metric is also
+            measured there, as `validation_loss`, ..., averaged over the nodes, which count the same.
         test_loss: What tests and validation measure; by default `loss`.
     """
 
@@ -94,7 +74,6 @@ class Supervised(Sharded):
         batch: int = 32,
         augment: Augment | None = None,
         metrics: Mapping[str, Loss] | None = None,
-        buffers: str = "mixed",
         loss_scale: float = 1.0,
         dtype: str = "float32",
         device: str = "cpu",
@@ -103,53 +82,46 @@ class Supervised(Sharded):
         validation: Sequence[np.ndarray] = (),
         test_loss: Loss | None = None,
     ):
-        counts = data.test_counts if isinstance(data, Dataset) else ()
-        super().__init__(model, shards, batch, loss_scale, dtype, device, train_metrics, validation, counts)
-        self.local_buffers = choose("buffers", buffers, {"mixed": False, "local": True})
+        super().__init__(data, shards, batch, dtype, device, validation)
+        positive("loss_scale", loss_scale)
         mixed_precision = choose("autocast", str(autocast), {"None": False, "bfloat16": True})
-        if not isinstance(data, Dataset):
-            raise InputError(f"data must be a dnasa.data.Dataset, not {type(data).__name__}.")
-        if self.local_buffers and self.test_counts:
-            raise InputError('buffers="local" tests on all test rows, and here each node has its own: use "mixed".')
-        self.augment, self.baseline = augment, data.baseline
-        self.inputs, self.labels = self._stored("inputs", data.inputs), self._stored("labels", data.labels)
-        self.test_inputs = self._stored("test_inputs", data.test_inputs)
-        self.test_labels = self._stored("test_labels", data.test_labels)
-        self._check_rows((len(self.inputs), len(self.labels)), (len(self.test_inputs), len(self.test_labels)))
-        self._check_shapes(self.inputs.shape, self.test_inputs.shape)
+        self.loss_scale, self.augment, self.train_metrics = loss_scale, augment, train_metrics
+        self.make: Callable[[], nn.Module] = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
         self.dropout = Streams("dropout", rounded=True)
         self.changes = Streams("augment", rounded=True)
         self.order = Streams("order")
         if isinstance(loss, nn.Module):  # it may hold weights
             loss = copy.deepcopy(loss).to(self.device, self.dtype)
         self.module = FlatModule(self._seeded(0), loss, mixed_precision)
-        point = self.start(0)
-        self.measures = {"test_loss": test_loss or loss} | self._check_model(point) | _checked_names(metrics or {})
-        self._check_measures(point)
+        self.measures = {"test_loss": test_loss or loss} | self._check_model()
+        self._add_metrics(metrics or {})
         self.stack = self._stack()
-        self.replayed = CudaGraphs(self._many_on_gpu)
+        self.replayed = CudaGraphs(self._many_on_gpu if self.stack is None else self._stack_gradient)
         self.capturable = True
-
-    def _stored(self, name: str, array: np.ndarray) -> DeviceRows:
-        return DeviceRows(name, array, self.device, self.dtype)
 
     # ------------------------------------------------------------ checks and identity
 
-    def _check_model(self, point: Tensor) -> dict[str, Loss]:
+    def _check_model(self) -> dict[str, Loss]:
         """Try the model on a batch; returns the accuracy where it is defined."""
         shard = next(shard for shard in self.shards if len(shard))
-        x, y = self._batch(torch.as_tensor(np.resize(shard, self.batch)).to(self.device))
+        x, y = self._batch(self._numbers(np.resize(shard, self.batch)))
         with seeded(self.device, 0):
-            self.footprint = self.module.check(point, self._check_augment(x), y)
-        outputs = self.module.outputs(point, x, self._no_statistics())
+            self.footprint = self.module.check(self.start(0), self._checked_augment(x), y)
+        outputs = self.module.outputs(self.start(0), x, self._no_statistics())
+        self.ignores = False  # whether the loss leaves some labels out
         if not _are_classes(outputs, y):
             return {}
         labels = torch.cat([part.memory.flatten() for part in (self.labels, self.test_labels)])
-        labels = labels[labels != getattr(self.module.loss, "ignore_index", IGNORED)]
-        self._check_labels(labels, outputs.shape[-1])
+        counted = labels[labels != getattr(self.module.loss, "ignore_index", IGNORED)]
+        low, high, classes = int(counted.min()), int(counted.max()), outputs.shape[-1]
+        if low < 0 or high >= classes:
+            raise InputError(
+                f"Labels run from {low} to {high}, but the model has {classes} outputs: they must be 0 to {classes - 1}."
+            )
+        self.ignores = len(counted) < len(labels)
         if self.module.norms and y.ndim == 1:
-            self._warn_of_batch_norm(outputs.shape[-1])
-        return {"test_accuracy": _accuracy}
+            self._warn_of_batch_norm(classes)
+        return {"test_accuracy": accuracy}
 
     def _warn_of_batch_norm(self, classes: int) -> None:
         """Warn where nodes train with the statistics of different classes; rows in other processes are not looked at."""
@@ -163,32 +135,35 @@ class Supervised(Sharded):
                 stacklevel=4,
             )
 
-    def _stack(self) -> Stack | None:
-        """Many models with known layers and a known loss are faster as one array."""
-        return as_stack(self._seeded(0)) if self.module.loss in SLOPES and not self.module.autocast else None
-
-    def _check_augment(self, inputs: Tensor) -> Tensor:
-        """Check that augmented inputs have the shape and dtype of the inputs."""
-        try:
+    def _checked_augment(self, inputs: Tensor) -> Tensor:
+        with UserCode(lambda: "augment(inputs, generator)"):
             changed = self._augmented(inputs, 0, 0, 0)
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise InputError(
-                f"augment(inputs, generator) fails on {_described(inputs)}: {first_line(error)}."
-            ) from error
-        if _described(changed) != _described(inputs):
-            raise InputError(f"augment returned {_described(changed)} for {_described(inputs)}: return the same kind.")
+        if not isinstance(changed, Tensor) or changed.shape != inputs.shape or changed.dtype != inputs.dtype:
+            raise InputError(f"augment must return a tensor like its inputs, {tuple(inputs.shape)}, {inputs.dtype}.")
         return changed
 
-    def _check_measures(self, point: Tensor) -> None:
+    def _add_metrics(self, metrics: Mapping[str, Loss]) -> None:
+        if already := sorted({*metrics} & {*self.measures, "train_loss", "gradient"}):
+            raise InputError(f"'{already[0]}' is measured already: give your metric another name.")
+        self.measures |= metrics
         x, y = self._test_batch(torch.arange(min(2, len(self.test_inputs)), device=self.device))
-        outputs = self.module.outputs(point, x, self._no_statistics())
+        outputs = self.module.outputs(self.start(0), x, self._no_statistics())
         for name, measure in self.measures.items():
-            value = measure(outputs, y)
-            if not isinstance(value, (int, float)):
-                check_number(f"metric '{name}'", value)
+            check_number(f"metric '{name}'", torch.as_tensor(measure(outputs, y)))
 
     def _no_statistics(self) -> Tensor:
         return torch.ones(sum(self.module.statistic_sizes.values()), dtype=self.dtype, device=self.device)
+
+    def _stack(self) -> Stack | None:
+        """Many models with known layers and a known loss are faster as one array."""
+        self.stacked_loss = stacked(self.module.loss)
+        if self.stacked_loss is None or self.module.autocast or self.augment or self.ignores:
+            return None
+        stack, row = as_stack(self._seeded(0)), self._batch(torch.zeros(1, 1, dtype=torch.long, device=self.device))[0]
+        if stack is None or stack.outputs(self.start(0)[None], row).ndim != 3:
+            return None
+        self.footprint = stack.footprint(self.start(0)[None], row) * row.element_size()
+        return stack
 
     @cached_property
     def layout(self) -> Layout:
@@ -206,58 +181,90 @@ class Supervised(Sharded):
             repr(loss) if isinstance(loss, nn.Module) else function_name(loss),
             self.augment and function_name(self.augment),
         ]
-        common = checksum(
-            repr((data, self.layout, self.module.tested, self.module.autocast, names)), *constants.values()
-        )
+        parts = repr((data, self.layout, self.module.tested, self.module.autocast, names))
+        common = checksum(parts, *constants.values())
         return f"supervised, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
 
-    def _checksum_of(self, rows: np.ndarray, tests: np.ndarray) -> str:
-        parts = [self.inputs.checksum(rows), self.labels.checksum(rows)]
-        if len(tests):
-            parts += [self.test_inputs.checksum(tests), self.test_labels.checksum(tests)]
-        return " ".join(parts)
+    # ------------------------------------------------------------ the model
 
-    # ------------------------------------------------------------ training
+    def _seeded(self, seed: int) -> nn.Module:
+        with SEEDING, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self.make()
+        if not isinstance(module, nn.Module):
+            raise InputError(f"model must be a torch module or a function that makes one, not {type(module).__name__}.")
+        return module.to(self.device, self.dtype)
+
+    def start(self, seed: int) -> Tensor:
+        trained = [part for part in self._seeded(seed).parameters() if part.requires_grad]
+        return torch.cat([part.detach().reshape(-1) for part in trained])
 
     def network(self, point: Tensor, statistics: Tensor | None = None) -> nn.Module:
-        module, sizes = super().network(point), self.module.statistic_sizes
+        """The model with these trained parameters, as it is tested.
+
+        Args:
+            point: The trained parameters `(d,)`, such as `result.mean`.
+            statistics: Those of batch norm, such as `result.statistics`.
+        """
+        module, sizes = self._seeded(0).eval(), self.module.statistic_sizes
+        nn.utils.vector_to_parameters(point, [part for part in module.parameters() if part.requires_grad])
         if sizes and statistics is None:
-            raise InputError("A model with batch norm needs its statistics: train it with this version of dnasa.")
+            raise InputError("A model with batch norm needs its statistics: give result.statistics.")
         if statistics is not None:
             pieces = statistics.split(list(sizes.values()))
             module.load_state_dict(dict(zip(sizes, pieces, strict=True)), strict=False)
         return module
 
+    def _models_at_once(self, rows: int) -> int:
+        """How many models with `rows` rows each fit into the budget."""
+        return max(1, BUDGET[self.device.type] // (self.footprint * rows))
+
+    def _chunks(self, rows: Tensor, models: int = 1) -> Sequence[Tensor]:
+        """Split rows into as many at a time as fit into the budget for that many models."""
+        return rows.split(min(MAX_ROWS, self._models_at_once(models))) if len(rows) else ()
+
+    # ------------------------------------------------------------ training
+
     def gradient(self, x: Tensor, nodes: range, seeds: Sequence[int], t: int) -> Tensor:
-        inputs, targets = self._batch(self._drawn(nodes, seeds, t).flatten(0, 1))
+        rows = self._drawn(nodes, seeds, t)
+        if self.stack is None:
+            return self._one_model_each(x.reshape(-1, x.shape[-1]), rows, nodes, seeds, t).view_as(x)
+        if x.is_cuda and x.dim() > 3 and self.stack.shares:
+            runs = x.flatten(0, -4).movedim(0, -2)  # runs with the same rows next to each other
+            g = self._stacked(runs.reshape(-1, x.shape[-1]), rows.reshape(-1, self.batch))
+            return g.view(runs.shape).movedim(-2, 0).reshape(x.shape)
+        rows = rows.expand(*x.shape[:-1], -1).reshape(-1, self.batch)
+        return self._stacked(x.reshape(-1, x.shape[-1]), rows).view_as(x)
+
+    def _stacked(self, flat: Tensor, rows: Tensor) -> Tensor:
+        """The gradients of all models. Each has its own rows, or equally many consecutive models share them."""
+        sharing = len(flat) // len(rows)
+        chunk = max(1, self._models_at_once(self.batch) // sharing)
+        small = flat.is_cuda and min(len(flat), chunk * sharing) * self.batch * self.footprint <= SMALL
+        parts = zip(flat.split(chunk * sharing), rows.split(chunk), strict=True)
+        done = [self.replayed(*part).clone() if small else self._stack_gradient(*part) for part in parts]
+        return done[0] if len(done) == 1 else torch.cat(done)
+
+    def _stack_gradient(self, flat: Tensor, rows: Tensor) -> Tensor:
+        inputs, targets = self._batch(rows)
+        y = targets.repeat_interleave(len(flat) // len(rows), 0)
+        weight = self.loss_scale / y[0].numel()
+        return self.stack.gradient(flat, inputs, lambda outputs: self.stacked_loss.gradient(outputs, y, weight))  # type: ignore[union-attr]
+
+    def _one_model_each(self, flat: Tensor, rows: Tensor, nodes: range, seeds: Sequence[int], t: int) -> Tensor:
+        inputs, targets = self._batch(rows.flatten(0, 1))
         if self.augment:
             pairs = ((seed, node) for seed in seeds for node in nodes)
             changed = [self._augmented(batch, *pair, t) for batch, pair in zip(inputs, pairs, strict=True)]
             inputs = torch.stack(changed)
-        if self.stack is not None:
-            return self._stacked(x.reshape(-1, x.shape[-1]), inputs, targets).view_as(x)
         keys = [int(words[0]) for seed in seeds for words in self.dropout.states(seed, np.asarray(nodes, np.uint64), t)]
-        compute = self._on_gpu if x.is_cuda else self._one_by_one
-        return compute(x.reshape(-1, x.shape[-1]), inputs, targets, keys).view_as(x)
-
-    def _batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return as_inputs(self.inputs[rows], self.dtype), as_targets(self.labels[rows])
+        return (self._on_gpu if flat.is_cuda else self._one_by_one)(flat, inputs, targets, keys)
 
     def _augmented(self, inputs: Tensor, seed: int, node: int, t: int) -> Tensor:
         if not self.augment:
             return inputs
         generator = torch.Generator(self.device).manual_seed(int(self.changes.states(seed, node, t)[0]))
         return self.augment(inputs, generator)
-
-    def _stacked(self, flat: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        variants, chunk = len(flat) // len(inputs), self._models_at_once(self.batch)
-        x, y = (part.expand(variants, *part.shape).flatten(0, 1) for part in (inputs, targets))
-        parts = zip(flat.split(chunk), x.split(chunk), y.split(chunk), strict=True)
-        return torch.cat([self._gradients_of_stack(*part) for part in parts])
-
-    def _gradients_of_stack(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        slope, scale = SLOPES[self.module.loss], self.loss_scale / y[0].numel()
-        return self.stack.gradient(flat, x, lambda outputs: scale * slope(outputs, y))  # type: ignore[union-attr]
 
     def _one_by_one(self, flat: Tensor, inputs: Tensor, targets: Tensor, keys: list[int]) -> Tensor:
         """The gradients one by one, so that a node's bits are the same alone and with others."""
@@ -302,11 +309,12 @@ class Supervised(Sharded):
             nodes: The nodes to average over.
             seeds: The seeds of the runs, where each has its own shards.
         """
-        if not self.module.norms or self.local_buffers:
+        if not self.module.norms:
             return None
+        partitions = seeds or [0]
         each = [
-            torch.stack([self._statistics_of(point, node, seed) for node in nodes]).mean(0)
-            for point, seed in _with_seeds(mean, seeds)
+            torch.stack([self._statistics_of(point, node, partitions[i % len(partitions)]) for node in nodes]).mean(0)
+            for i, point in enumerate(mean.reshape(-1, mean.shape[-1]))
         ]
         return torch.stack(each).view(*mean.shape[:-1], -1)
 
@@ -331,99 +339,102 @@ class Supervised(Sharded):
             statistics: Those of batch norm, averaged over all nodes.
             seeds: The seeds of the runs, where each has its own shards.
         """
-        statistics = self.statistics(mean, nodes, seeds) if statistics is None else statistics
-        points = _with_seeds(mean, seeds)
-        given = [None] * len(points) if statistics is None else statistics.reshape(len(points), -1)
-        tested = [self._test(point, nodes, its, seed) for (point, seed), its in zip(points, given, strict=True)]
-        out = {name: torch.stack([one[name] for one in tested]).view(mean.shape[:-1]) for name in tested[0]}
+        if statistics is None:
+            statistics = self.statistics(mean, nodes, seeds)
+        partitions = seeds or [0]
+        points = mean.reshape(-1, len(partitions), mean.shape[-1])
+        if statistics is None:
+            statistics = self._no_statistics().expand(*points.shape[:2], -1)
+        statistics = statistics.reshape(*points.shape[:2], -1)
+        node_weights = np.broadcast_to(1.0 if weights is None else weights, (len(partitions), len(nodes)))
+        each = [
+            self._evaluated(points[:, s], statistics[:, s], nodes, node_weights[s], seed)
+            for s, seed in enumerate(partitions)
+        ]
+        columns = {name: torch.stack([part[name] for part in each], 1) for name in each[0]}
+        return {name: column.view(mean.shape[:-1] + column.shape[2:]) for name, column in columns.items()}
+
+    def _evaluated(
+        self, flat: Tensor, statistics: Tensor, nodes: range, weights: np.ndarray, seed: int
+    ) -> dict[str, Tensor]:
+        """The metrics of the models in the partition of this seed."""
+        scale = len(self.remaining) / (len(nodes) * self.test_total)
+        out = self._measured(flat, statistics, [(self._test_rows(nodes), scale)], self._test_batch)
+        if self.validation:
+            rows = [self._numbers(self.validation[node]) for node in nodes]
+            parts = [(part, 1 / (len(part) * len(nodes))) for part in rows if len(part)]
+            measured = self._measured(flat, statistics, parts, self._batch)
+            out |= {validation_name(name): value for name, value in measured.items()}
         if not self.train_metrics:
             return out
-        own = self._node_weights(weights, nodes, seeds)
-        own = np.tile(own, (len(points) // len(own), 1))  # of each point
-        each = [self._train(point, nodes, its, seed) for (point, seed), its in zip(points, own, strict=True)]
-        losses, gradients = (torch.stack(column) for column in zip(*each, strict=True))
-        return {"train_loss": losses.view(mean.shape[:-1])} | out | {"gradient": gradients.view_as(mean)}
+        loss, gradient = (self._train if self.stack is None else self._train_stack)(flat, nodes, weights, seed)
+        return {"train_loss": loss} | out | {"gradient": gradient}
 
-    def _train(self, point: Tensor, nodes: range, weights: Sequence[float], seed: int) -> tuple[Tensor, Tensor]:
-        loss = point.new_zeros((), dtype=torch.float64)
-        gradient, part_of = torch.zeros_like(point), torch.empty_like(point)
+    def _measured(
+        self, flat: Tensor, statistics: Tensor, parts: Iterable[tuple[Tensor, float]], batch: Batch
+    ) -> dict[str, Tensor]:
+        """The sums of the measures over the rows of all parts, each of which counts with the weight of its part."""
+        totals = {name: flat.new_zeros(len(flat), dtype=torch.float64) for name in self.measures}
+        for rows, weight in parts:
+            for part in self._chunks(rows, len(flat) if self.stack else 1):
+                x, y = batch(part)
+                outputs = self._outputs(flat, x, statistics)
+                for name, measure in self.measures.items():
+                    totals[name] += weight * len(part) * _for_each(measure, outputs, y)
+        return totals
+
+    def _outputs(self, flat: Tensor, x: Tensor, statistics: Tensor) -> Tensor:
+        """The outputs of all models on the same rows."""
+        if self.stack is not None:
+            return self.stack.outputs(flat, x.expand(len(flat), *x.shape))
+        return torch.stack([self.module.outputs(point, x, its) for point, its in zip(flat, statistics, strict=True)])
+
+    def _train(self, flat: Tensor, nodes: range, weights: np.ndarray, seed: int) -> tuple[Tensor, Tensor]:
+        loss = flat.new_zeros(len(flat), dtype=torch.float64)
+        gradient, part_of = torch.zeros_like(flat), torch.empty_like(flat[0])
         for node, weight in zip(nodes, weights, strict=True):
             rows = self._shuffled(node, seed)
             for part in self._in_batches(rows) if self.module.norms else self._chunks(rows):
-                share = float(weight) * len(part) / (len(rows) * len(nodes))
-                loss += share * self.module.gradient(point, *self._batch(part), part_of, dropout=False)
-                gradient += share * part_of
+                share, batch = float(weight) * len(part) / (len(rows) * len(nodes)), self._batch(part)
+                for i, point in enumerate(flat):
+                    loss[i] += share * self.module.gradient(point, *batch, part_of, dropout=False)
+                    gradient[i] += share * part_of
         return loss, gradient
 
-    def _test(self, point: Tensor, nodes: range, statistics: Tensor | None, seed: int) -> dict[str, Tensor]:
-        if self.module.norms and self.local_buffers:
-            every = torch.arange(self.test_total, device=self.device)
-            own = [self._statistics_of(point, node, seed) for node in nodes]
-            sums = [self._sums(point, its, every, self._test_batch) for its in own]
-            scale = 1 / (len(nodes) * self.test_total)
-        else:
-            given = self._no_statistics() if statistics is None else statistics
-            sums = [self._sums(point, given, self._test_rows(nodes), self._test_batch)]
-            scale = len(self.remaining) / (len(nodes) * self.test_total)
-        out = {name: scale * torch.stack([one[name] for one in sums]).sum(0) for name in self.measures}
-        return out | self._validate(point, nodes, statistics, seed) if self.validation else out
+    def _train_stack(self, flat: Tensor, nodes: range, weights: np.ndarray, seed: int) -> tuple[Tensor, Tensor]:
+        shards = [self._own(node, seed) for node in nodes]
+        rows = self._numbers(np.concatenate(shards))
+        factors = [w / (len(shard) * len(nodes)) for shard, w in zip(shards, weights, strict=True)]
+        each = torch.as_tensor(np.repeat(factors, [len(shard) for shard in shards])).to(self.device, self.dtype)
+        loss, gradient = flat.new_zeros(len(flat), dtype=torch.float64), torch.zeros_like(flat)
+        for part in self._chunks(torch.arange(len(rows), device=self.device), len(flat)):
+            x, y = (a.expand(len(flat), *a.shape) for a in self._batch(rows[part]))
+            at_outputs = partial(self._add_losses, loss, y, each[part] / y[0, 0].numel())
+            gradient += self.stack.gradient(flat, x, at_outputs)  # type: ignore[union-attr]
+        return loss, gradient
 
-    def _validate(self, point: Tensor, nodes: range, statistics: Tensor | None, seed: int) -> dict[str, Tensor]:
-        local = self.module.norms and self.local_buffers
-        given = self._no_statistics() if statistics is None else statistics
-        out = {name: point.new_zeros((), dtype=torch.float64) for name in self.measures}
-        for node in nodes:
-            rows = torch.as_tensor(self.validation[node]).to(self.device)
-            sums = self._sums(point, self._statistics_of(point, node, seed) if local else given, rows, self._batch)
-            out = {name: total + sums[name] / (len(rows) * len(nodes)) for name, total in out.items()}
-        return {validation_name(name): value for name, value in out.items()}
-
-    def _sums(self, point: Tensor, statistics: Tensor, rows: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """The sums of the measures over the rows."""
-        totals = {name: point.new_zeros((), dtype=torch.float64) for name in self.measures}
-        for part in self._chunks(rows) if len(rows) else ():
-            x, y = batch(part)
-            outputs = self.module.outputs(point, x, statistics)
-            for name, measure in self.measures.items():
-                totals[name] += len(part) * measure(outputs, y)
-        return totals
-
-    def _test_batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return as_inputs(self.test_inputs[rows], self.dtype), as_targets(self.test_labels[rows])
+    def _add_losses(self, total: Tensor, targets: Tensor, weight: Tensor, outputs: Tensor) -> Tensor:
+        """Add each model's loss to its total; returns the slopes."""
+        total += self.stacked_loss.total(outputs, targets, weight)  # type: ignore[union-attr]
+        return self.stacked_loss.gradient(outputs, targets, weight)  # type: ignore[union-attr]
 
     def _shuffled(self, node: int, seed: int = 0) -> Tensor:
         """A node's rows in an order that is always the same."""
         rows = self.order.at(0, node, 0).permutation(self._own(node, seed))
-        return torch.as_tensor(np.resize(rows, max(2, len(rows)))).to(self.device)  # batch norm needs two rows
+        return self._numbers(np.resize(rows, max(2, len(rows))))  # batch norm needs two rows
 
     def _in_batches(self, rows: Tensor) -> Sequence[Tensor]:
         """Split rows into batches of at least `batch` if possible: statistics of fewer rows would differ from training."""
         return rows.tensor_split(max(1, len(rows) // self.batch))
 
 
-def _with_seeds(mean: Tensor, seeds: Sequence[int] | None) -> list[tuple[Tensor, int]]:
-    """Each point of (variants, seeds, d) with its seed; without seeds, with that of the partition that all share."""
-    points = mean.reshape(-1, mean.shape[-1])
-    return list(zip(points, cycle(seeds or [0]), strict=False))
-
-
-def _described(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
-    return f"a {type(value).__name__}"
+def _for_each(measure: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The measure of each model's outputs, (R,)."""
+    if measure in VECTORIZED:
+        return torch.vmap(measure, (0, None))(outputs, targets)
+    return torch.stack([torch.as_tensor(measure(one, targets), device=outputs.device) for one in outputs])
 
 
 def _are_classes(outputs: object, targets: Tensor) -> bool:
     whole = not targets.is_floating_point() and targets.dtype is not torch.bool
     return whole and isinstance(outputs, Tensor) and outputs.shape[:-1] == targets.shape and outputs.shape[-1] > 1
-
-
-def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(-1) == targets).double().mean()
-
-
-def _checked_names(metrics: Mapping[str, Loss]) -> dict[str, Loss]:
-    for name in metrics:
-        if name in MEASURED:
-            raise InputError(f"'{name}' is measured already: give your metric another name.")
-    return dict(metrics)

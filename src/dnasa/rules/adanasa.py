@@ -108,13 +108,10 @@ def adanasa(
         A = s.A + step * (unit(scaled(g, m)) * (s.start - sample(s.x))).sum(-1)[..., None]
         return S, A, maximum(s.r, every**0.5 * A / nonzero(norm(S)))
 
-    def averaged(s: State, t: int) -> Array:
-        """average <- average + weight (x - average)"""
-        return s.average + weight(t) * (s.x - s.average) if weight else s.average
-
     def learned(s: State, S: Array, A: Array, r: Array, t: int) -> State:
         """The state with the radius and the average of the iterates after step t."""
-        return s._replace(S=S, A=A, r=r, average=averaged(s, t))
+        average = s.average + weight(t) * (s.x - s.average) if weight else s.average
+        return s._replace(S=S, A=A, r=r, average=average)
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients

@@ -17,19 +17,7 @@ COMPARED = ("dsgd", "dsgt", "dasagt", "adanasa", "dnasa")  # by default
 
 
 class Method(NamedTuple):
-    """A rule that can be used by name.
-
-    Attributes:
-        make: Makes the rule from its schedules; also from `layout`, the names and shapes of the parts of x, and from `prox`, if
-            it has parameters of these names.
-        schedules: Its schedules by name; the first is the default.
-        needs_eta: Whether the user must give a stepsize.
-        title: Its name in tables and plots.
-        color: Its color in plots; None: an unused one.
-        paper: Authors, year, title and arXiv number.
-        equation: One step, in TeX.
-        checked: What the rule was compared with, apart from our own twin of it; empty: nothing, it is experimental.
-    """
+    """A rule that can be used by name; the fields are the arguments of `rule`, and `make` is what it decorates."""
 
     make: Callable[..., Rule]
     schedules: dict[str, ScheduleSpec]
@@ -81,7 +69,7 @@ def rule(
         color: Its color in plots, as matplotlib takes it; by default an unused one.
         paper: Authors, year, title and arXiv number.
         equation: One step, in TeX.
-        checked: What the rule was compared with: its paper's text, or somebody else's code.
+        checked: What the rule was compared with: its paper's text, or somebody else's code; without it, it is experimental.
 
     Returns:
         A decorator that registers the function and returns it unchanged.
@@ -237,31 +225,26 @@ def schedules_of(variant: Variant, nodes: int, steps: int | None) -> tuple[Sched
 
     Without `steps`, those that depend on the number of steps are refused.
     """
-    if steps is not None:
-        return _made(variant, nodes, steps)
-    refusal = f"Schedule '{variant.schedule}' depends on the number of steps: give steps= or another schedule"
-    if variant.spec and variant.spec.needs_steps:
-        raise InputError(f"{refusal}.")
+    known, own = RULES[variant.rule].schedules, callable(variant.eta)
+    constant = known.get("constant") or next(iter(known.values()))
+    spec, eta = (constant, 1.0) if own else (known[variant.schedule], variant.eta)
     try:
-        made = _made(variant, nodes, None)
-        for schedule in made[1:] if callable(variant.eta) else made:
+        if steps is None and spec.needs_steps:
+            raise TypeError("it needs T")
+        made = spec(nodes, steps, eta)
+        for schedule in made[own:] if steps is None else ():
             schedule(0)  # most use T only when they are called
     except (TypeError, IndexError) as error:  # None is neither a number nor a size
-        raise InputError(f"{refusal} ({error}).") from error
-    return made
-
-
-def _made(variant: Variant, nodes: int, T: int | None) -> tuple[Schedule, ...]:
-    known = RULES[variant.rule].schedules
-    if callable(variant.eta):
-        constant = known.get("constant") or next(iter(known.values()))
-        return (variant.eta, *constant(nodes, T, 1.0)[1:])
-    made = known[variant.schedule](nodes, T, variant.eta)
+        if steps is not None:
+            raise
+        raise InputError(
+            f"Schedule '{variant.schedule}' depends on the number of steps: give steps= or another schedule ({error})."
+        ) from error
     if not isinstance(made, tuple) or not all(map(callable, made)):
         raise InputError(
             f"Schedule '{variant.schedule}' of '{variant.rule}' must return a tuple of functions of t, not {made!r:.60}."
         )
-    return made
+    return (variant.eta, *made[1:]) if own else made
 
 
 def example(name: str) -> Rule:

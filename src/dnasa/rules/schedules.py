@@ -1,6 +1,7 @@
 """Stepsizes: functions of the step t = 0, 1, 2, ...
 
-None of D-NASA's depends on the smoothness, the noise or the graph. `n` is the number of nodes, `T` the number of steps.
+`n` is the number of nodes, `T` the number of steps, `eta` the factor of the stepsize. None of D-NASA's depends on the
+smoothness, the noise or the graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,121 +31,58 @@ __all__ = [
 
 
 def constant(value: Array) -> Schedule:
-    """The same at every step.
-
-    Args:
-        value: The value.
-    """
+    """The same at every step."""
     return lambda t: value
 
 
 def diminishing(n: int) -> tuple[Schedule, Schedule]:
-    """D-NASA's default (Theorem 4.3): eta = n^(1/4) / t^(3/4) and alpha = min(1, sqrt(n/t)), both 0 at t = 0.
-
-    Args:
-        n: The number of nodes.
-    """
-
-    def eta(t: int) -> float:
-        return n**0.25 / t**0.75 if t else 0.0
-
-    def alpha(t: int) -> float:
-        return min(1.0, sqrt(n / t)) if t else 0.0
-
-    return eta, alpha
+    """D-NASA's default (Theorem 4.3): eta = n^(1/4) / t^(3/4) and alpha = min(1, sqrt(n/t)), both 0 at t = 0."""
+    return lambda t: n**0.25 / t**0.75 if t else 0.0, lambda t: min(1.0, sqrt(n / t)) if t else 0.0
 
 
 def fixed(n: int, T: int) -> tuple[Schedule, Schedule]:
-    """D-NASA when the number of steps is known (Theorem 4.2): eta = n^(1/4) / T^(3/4), alpha = min(1, sqrt(n/T)).
-
-    Args:
-        n: The number of nodes.
-        T: The number of steps.
-    """
+    """D-NASA when the number of steps is known (Theorem 4.2): eta = n^(1/4) / T^(3/4), alpha = min(1, sqrt(n/T))."""
     return constant(n**0.25 / T**0.75), constant(min(1.0, sqrt(n / T)))
 
 
 def root_decay(eta: float, n: int) -> Schedule:
-    """eta sqrt(n / (t+1)): how the paper runs D-SGD, D2, D-SGT and D-ASAGT.
-
-    Args:
-        eta: The factor of the stepsize.
-        n: The number of nodes.
-    """
+    """eta sqrt(n / (t+1)): how the paper runs D-SGD, D2, D-SGT and D-ASAGT."""
     return lambda t: eta * sqrt(n / (t + 1))
 
 
 def root_fixed(eta: float, n: int, T: int) -> Schedule:
-    """eta sqrt(n / T) at every step.
-
-    Args:
-        eta: The factor of the stepsize.
-        n: The number of nodes.
-        T: The number of steps.
-    """
+    """eta sqrt(n / T) at every step."""
     return constant(eta * sqrt(n / T))
 
 
 def cosine(eta: float, T: int) -> Schedule:
-    """eta (1 + cos(pi t / T)) / 2, from eta to 0 at t = T and after, with a linear warm-up in the first tenth.
-
-    Args:
-        eta: The stepsize before it decays.
-        T: The number of steps.
-    """
+    """eta (1 + cos(pi t / T)) / 2, from eta to 0 at t = T and after, with a linear warm-up in the first tenth."""
     return lambda t: eta * warm_up(t, T / 10) * (1 + cos(pi * min(t, T) / T)) / 2
 
 
 def linear(eta: float, T: int) -> Schedule:
-    """Up to eta in a straight line over two fifths of the steps, then down to 0 at t = T; 0 after it.
-
-    Args:
-        eta: The largest stepsize.
-        T: The number of steps.
-    """
+    """Up to eta in a straight line over two fifths of the steps, then down to 0 at t = T; 0 after it."""
     return lambda t: eta * min(warm_up(t, 0.4 * T), (T - min(t, T)) / (0.6 * T))
 
 
 def warm_up(t: int, length: float) -> float:
-    """From 0 to 1 in the given number of steps, then 1.
-
-    Args:
-        t: The step, from 0.
-        length: The number of steps of the warm-up.
-    """
+    """From 0 to 1 in a straight line over so many steps, then 1."""
     return min(1.0, (t + 1) / length)
 
 
 def averaging(n: int) -> Schedule:
-    """D-ASAGT's moving average: min(sqrt(n / (t+1)), 0.3).
-
-    Args:
-        n: The number of nodes.
-    """
+    """D-ASAGT's moving average: min(sqrt(n / (t+1)), 0.3)."""
     return lambda t: min(sqrt(n / (t + 1)), 0.3)
 
 
 def adanasa(n: int, T: int) -> tuple[Schedule, ...]:
-    """AdaNASA when the number of steps is known: `linear` up to 0.4 sqrt(n), and the weights of `moments`.
-
-    Args:
-        n: The number of nodes.
-        T: The number of steps.
-    """
+    """AdaNASA when the number of steps is known: `linear` up to 0.4 sqrt(n), and the weights of `moments`."""
     return linear(0.4 * sqrt(n), T), *moments()
 
 
 def adanasa_averaged(n: int) -> tuple[Schedule, ...]:
-    """AdaNASA when it is not: 0.4 sqrt(n) at step 100, then decaying as 1/sqrt(t); the answer is an average of the iterates.
-
-    Args:
-        n: The number of nodes.
-    """
-
-    def eta(t: int) -> float:
-        return 0.4 * sqrt(n) * min((t + 1) / 100, 10 / sqrt(t + 1))
-
-    return eta, *moments(), lambda t: 9 / (t + 9)
+    """AdaNASA when it is not: 0.4 sqrt(n) at step 100, then decaying as 1/sqrt(t); the answer is an average of the iterates."""
+    return lambda t: 0.4 * sqrt(n) * min((t + 1) / 100, 10 / sqrt(t + 1)), *moments(), lambda t: 9 / (t + 9)
 
 
 def moments() -> tuple[Schedule, Schedule]:

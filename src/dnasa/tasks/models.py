@@ -13,7 +13,7 @@ from torch import nn
 from dnasa.core import InputError, choose
 from dnasa.data import Dataset
 from dnasa.data.text import CONTEXT
-from dnasa.problems.models import ACTIVATIONS, gpt, lenet, lstm, perceptron, resnet
+from dnasa.problems.models import ACTIVATIONS, gpt, lenet, perceptron, resnet
 from dnasa.tasks import own_model
 
 Shape = Sequence[int]  # of one row of inputs
@@ -43,7 +43,7 @@ def check(text: str) -> None:
 def context(text: str | None) -> int:
     """How many characters of a text the model sees at once."""
     name, words = parse(text) if text else ("gpt", [])
-    return int(words[2]) if name in OF_TEXT and words else CONTEXT
+    return int(words[2]) if name == "gpt" and words else CONTEXT
 
 
 def default(rows: Dataset) -> str:
@@ -64,10 +64,8 @@ def default(rows: Dataset) -> str:
 def make(text: str, rows: Dataset) -> Callable[[], nn.Module]:
     """The model for this data; an error says why it does not fit."""
     name, _ = parse(text)
-    if name != "own" and (name in OF_TEXT) != bool(rows.vocabulary):
-        raise InputError(
-            f"gpt and lstm are the models for text, and for nothing else: leave --model out for {rows.name}."
-        )
+    if name != "own" and (name == "gpt") != bool(rows.vocabulary):
+        raise InputError(f"gpt is the model for text, and for nothing else: leave --model out for {rows.name}.")
     return network(text, rows.inputs.shape[1:], rows.outputs, rows.name)
 
 
@@ -80,7 +78,7 @@ def network(text: str, shape: Shape, outputs: int, data: str) -> Callable[[], nn
 
 
 def batched(text: str, rows: Dataset) -> bool:
-    """Whether `Classification` has formulas for all its layers, and the inputs are numbers rather than bytes."""
+    """Whether there are formulas for all its layers, and the inputs are numbers rather than bytes."""
     known = parse(text)[0] in ("linear", "mlp", "lenet") and "dropout" not in text
     return known and rows.inputs.dtype != np.uint8
 
@@ -122,10 +120,6 @@ def _gpt(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[]
     return partial(gpt, outputs, depth, width, context=shape[0])
 
 
-def _lstm(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[], nn.Module]:
-    return partial(lstm, outputs, *(int(word) for word in words[:2]))
-
-
 class Named(NamedTuple):
     """A model by name: what may follow the name, how to write it, and what makes it from a row's shape, outputs and words."""
 
@@ -134,7 +128,6 @@ class Named(NamedTuple):
     make: Callable[[Shape, int, list[str], str], Callable[[], nn.Module]]
 
 
-OF_TEXT = ("gpt", "lstm")
 SIZE = r"[1-9]\d{0,5}"
 MODELS = {
     "linear": Named("", "linear", _perceptron),
@@ -148,5 +141,4 @@ MODELS = {
         f"(:{SIZE}(,(batch|group))?)?", "resnet, resnet:16 with the first width, or resnet:16,group", _resnet
     ),
     "gpt": Named(f"(:{SIZE},{SIZE},{SIZE})?", "gpt, or gpt:2,96,64 with its layers, width and context", _gpt),
-    "lstm": Named(f"(:{SIZE},{SIZE},{SIZE})?", "lstm, or lstm:1,128,32 with its layers, width and context", _lstm),
 }

@@ -249,7 +249,7 @@ def load_data(options: SourceOptions) -> "Dataset":
     if options.model is not None:
         with needed_by("A model"):
             from dnasa.tasks import models
-        text, context = models.parse(options.model)[0] in models.OF_TEXT, models.context(options.model)
+        text, context = models.parse(options.model)[0] == "gpt", models.context(options.model)
     unused = next((option for option in OF_FILES if getattr(options, option)), None)
     if unused and (text or name in data.DATASETS):
         reason = f"{options.model} is a model of text" if text else f"{name} is known"

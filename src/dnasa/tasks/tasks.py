@@ -8,10 +8,10 @@ import numpy as np
 
 from dnasa.core import InputError, choose
 from dnasa.data import Dataset, load, partition
-from dnasa.problems.classification import Classification
-from dnasa.problems.regression import Regression
-from dnasa.problems.sharded import Sharded, Shards
-from dnasa.problems.supervised import Augment, Supervised, WeightedCrossEntropy, cross_entropy
+from dnasa.problems.classification import Regression
+from dnasa.problems.losses import WeightedCrossEntropy, cross_entropy
+from dnasa.problems.sharded import Shards
+from dnasa.problems.supervised import Augment, Supervised
 from dnasa.tasks import models
 
 BATCH = 32
@@ -28,7 +28,7 @@ def classification(
     device: str = "cpu",
     target: str | None = None,
     train_metrics: bool = True,
-) -> Sharded:
+) -> Supervised:
     """The problem as in the paper: LeNet for 28 x 28 images, a perceptron d-64-classes for tables (d-32-10 for the digits)."""
     rows = data if isinstance(data, Dataset) else load(data, target)
     shards = partition(how, rows.labels, nodes)
@@ -47,12 +47,11 @@ def on_shards(
     augment: Augment | None = None,
     validation: Sequence[np.ndarray] = (),
     class_weight: ClassWeight = None,
-) -> Sharded:
+) -> Supervised:
     """The problem of training a model, by its name, on rows that are divided among the nodes.
 
-    `Supervised` models get no train metrics: a pass over all images or windows would take longer than the training; on a GPU
-    they compute in mixed precision unless dtype is float64. For others whole numbers are features: tokens need `Classification`
-    itself.
+    Models other than linear, mlp and lenet get no train metrics: a pass over all images or windows would take longer than the
+    training; on a GPU they compute in mixed precision unless dtype is float64.
 
     Args:
         rows: The dataset.
@@ -63,7 +62,7 @@ def on_shards(
         device: The torch device, such as "cpu" or "cuda".
         train_metrics: Without them, an evaluation needs no pass over the training data.
         model: The name of the model, as `--model` takes it; by default one that fits the rows.
-        augment: `augment(inputs, generator)` changes the inputs of a training batch; for `Supervised` models only.
+        augment: `augment(inputs, generator)` changes the inputs of a training batch; not of linear, mlp and lenet.
         validation: `validation[i]` are rows of node i on which nobody trains.
         class_weight: As in scikit-learn: "balanced", with rows / (classes * rows of the class) at all nodes together, or a
             weight for each class by its name; tests have no weights.
@@ -80,27 +79,15 @@ def on_shards(
     options["validation"], weights = validation, class_weights(rows, class_weight)
     if rows.task == "regression":
         return Regression(models.make(name, rows), rows, shards, train_metrics=train_metrics, **options)
-    if not models.batched(name, rows):
-        if rows.inputs.dtype.kind in "iu" and rows.inputs.dtype != np.uint8 and not rows.vocabulary:
-            rows = rows._replace(inputs=rows.inputs.astype(np.float32), test_inputs=rows.test_inputs.astype(np.float32))
+    if rows.inputs.dtype.kind in "iu" and rows.inputs.dtype != np.uint8 and not rows.vocabulary:
+        rows = rows._replace(inputs=rows.inputs.astype(np.float32), test_inputs=rows.test_inputs.astype(np.float32))
+    if models.batched(name, rows):
+        options["train_metrics"] = train_metrics
+    else:
         mixed_precision = device.startswith("cuda") and dtype == "float32"
         options |= {"augment": augment, "train_metrics": False, "autocast": "bfloat16" if mixed_precision else None}
-        loss = cross_entropy if weights is None else WeightedCrossEntropy(weights)
-        return Supervised(models.make(name, rows), loss, rows, shards, test_loss=cross_entropy, **options)
-    problem = Classification(
-        models.make(name, rows),
-        rows.inputs.astype(np.float32, copy=False),
-        rows.labels,
-        shards,
-        rows.test_inputs.astype(np.float32, copy=False),
-        rows.test_labels,
-        train_metrics=train_metrics,
-        test_counts=rows.test_counts,
-        class_weight=weights,
-        **options,
-    )
-    problem.baseline = rows.baseline
-    return problem
+    loss = cross_entropy if weights is None else WeightedCrossEntropy(weights)
+    return Supervised(models.make(name, rows), loss, rows, shards, test_loss=cross_entropy, **options)
 
 
 def class_weights(rows: Dataset, how: ClassWeight) -> np.ndarray | None:

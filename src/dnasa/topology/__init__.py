@@ -1,7 +1,9 @@
 """Graphs and their mixing matrices W: which nodes exchange messages, and with which weights."""
 
 from dnasa.topology.graphs import (
+    TOPOLOGIES,
     complete,
+    default,
     directed_exponential,
     directed_ring,
     exponential,
@@ -9,9 +11,11 @@ from dnasa.topology.graphs import (
     grid,
     hypercube,
     ladder,
+    make,
     paper_random,
     path,
     random,
+    register,
     ring,
     squarest,
     star,
@@ -20,7 +24,6 @@ from dnasa.topology.graphs import (
 )
 from dnasa.topology.matrices import changing, check_weights, from_matrix
 from dnasa.topology.pairings import exact
-from dnasa.topology.registry import TOPOLOGIES, default, default_name, make, register
 from dnasa.topology.rounds import count_rounds, successive
 from dnasa.topology.types import Changing, Topology
 from dnasa.topology.weights import WEIGHTS
@@ -35,7 +38,6 @@ __all__ = [
     "complete",
     "count_rounds",
     "default",
-    "default_name",
     "directed_exponential",
     "directed_ring",
     "exact",

@@ -1,45 +1,71 @@
-"""Graphs, also from networkx, and what remains of a graph when nodes are lost.
+"""Graphs by name, also from networkx and of users, and what remains of a graph when nodes are lost.
 
-Weights default to `I - L / lambda_max(L)` (L the graph Laplacian), the ring's to 1/3 for a node itself and both neighbours;
-these reproduce the paper's rho for its four graphs of 8 nodes. On directed graphs a node divides its weight equally among
-itself and the nodes it sends to.
+A named graph is a function of the number of nodes `n` and of `weights`: a name in `WEIGHTS`, or "lazy". Without one, weights
+are `I - L / lambda_max(L)` (L the graph Laplacian), and the ring's 1/3 for a node itself and both neighbours; these reproduce
+the paper's rho for its four graphs of 8 nodes. On directed graphs a node divides its weight equally among itself and the nodes
+it sends to, and `weights` must be None.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import reduce, wraps
+from inspect import signature
 from itertools import pairwise
 from math import log2
-from typing import Any
+from typing import Any, Protocol
 
 import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 
-from dnasa.core import InputError, choose, whole
-from dnasa.topology.matrices import from_matrix
+from dnasa.core import Channel, InputError, Rule, check_new_name, choose, whole
+from dnasa.topology.matrices import check_weights, from_matrix
+from dnasa.topology.pairings import exact
 from dnasa.topology.types import Topology, check_links, check_node, node_count
 from dnasa.topology.weights import WEIGHTS, Weights, equal_shares, laplacian, lazy, third
+
+TOPOLOGIES: dict[str, Callable[..., Any]] = {}
+"""Graphs by name, with registered ones."""
+ARGUMENTS = (
+    'Args:\n    n: The number of nodes.\n    weights: A name in `WEIGHTS`, or "lazy"; by default those of the graph.'
+)
+
+
+class Maker(Protocol):
+    """Makes a graph of n nodes with these weights."""
+
+    def __call__(self, n: int, weights: str | None = None) -> Topology: ...
+
+
+def named(
+    default: Weights = laplacian, parameters: Callable[[int], str] = lambda n: ""
+) -> Callable[[Callable[[int], Any]], Maker]:
+    """Decorate a function of n that returns the adjacency matrix: its name then makes the graph.
+
+    `adjacency[i, j]` is the number of edges over which i receives from j. `parameters` are for titles.
+    """
+
+    def add(adjacency: Callable[[int], Any]) -> Maker:
+        @wraps(adjacency)
+        def make(n: int, weights: str | None = None) -> Topology:
+            n = node_count(n)
+            return _build(adjacency.__name__, adjacency(n), weights, default, parameters(n))
+
+        del make.__wrapped__  # the signature is that of `make`
+        make.__doc__ = f"{adjacency.__doc__}\n\n{ARGUMENTS}"
+        TOPOLOGIES[adjacency.__name__] = make
+        return make
+
+    return add
 
 
 def _build(
     name: str, adjacency: Any, weights: str | None, default: Weights = laplacian, parameters: str = ""
 ) -> Topology:
-    """`adjacency[i, j]` is the number of edges over which i receives from j; a directed graph has `equal_shares`."""
     if default is equal_shares and weights is not None:
-        raise InputError(
-            "A directed graph has weights of its own, equal shares: leave weights out, or use from_matrix."
-        )
+        raise InputError("A directed graph has weights of its own, equal shares: leave weights out.")
     rule: Weights = default if weights is None else choose("weights", weights, {**WEIGHTS, "lazy": lazy(default)})
     return replace(from_matrix(rule(sp.csr_array(adjacency, dtype=np.float64)), name), parameters=parameters)
-
-
-def _power_of_two(n: Any, graph: str) -> int:
-    n = node_count(n)
-    if n & (n - 1):
-        raise InputError(f"{graph} needs a power of two nodes, not {n}. Try {1 << n.bit_length() - 1}.")
-    check_links(n, log2(n))
-    return n
 
 
 def _hops(n: int) -> list[int]:
@@ -68,120 +94,26 @@ def _circle(n: int, hops: Sequence[int]) -> sp.csr_array:
     return (shifts + shifts.T).astype(bool).astype(np.float64)
 
 
-def ring(n: int, weights: str | None = None) -> Topology:
-    """Each node is joined to the one before and the one after.
-
-    Args:
-        n: The number of nodes.
-        weights: A name in `WEIGHTS`, or "lazy"; by default 1/3 for a node itself and each neighbour.
-    """
-    n = node_count(n)
+@named(default=third)
+def ring(n: int) -> sp.csr_array:
+    """Each node is joined to the one before and the one after."""
     shifts = _shifts(n, [1])
-    return _build("ring", shifts + shifts.T, weights, default=third)  # two edges join two nodes
+    return shifts + shifts.T  # two edges join two nodes
 
 
-def path(n: int, weights: str | None = None) -> Topology:
-    """A ring with one edge removed; it mixes slowly.
-
-    Args:
-        n: The number of nodes.
-        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
-    """
-    n = node_count(n)
-    return _build("path", _line(n), weights)
-
-
-def star(n: int, weights: str | None = None) -> Topology:
-    """Node 0 is joined to all others.
-
-    Args:
-        n: The number of nodes.
-        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
-    """
-    n = node_count(n)
-    others = np.arange(1, n)
-    spokes = _edges(n, 0 * others, others)
-    return _build("star", spokes + spokes.T, weights)
-
-
-def complete(n: int, weights: str | None = None) -> Topology:
-    """All pairs of nodes are joined: one exchange is an exact average.
-
-    Args:
-        n: The number of nodes.
-        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
-    """
-    n = node_count(n)
-    check_links(n, n)
-    return _build("complete", np.ones((n, n)) - np.eye(n), weights)
-
-
-def grid(n: int, weights: str | None = None) -> Topology:
-    """The squarest rows x columns grid of n nodes.
-
-    Args:
-        n: The number of nodes, not a prime above 2.
-        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
-    """
-    return _lattice("grid", n, "path", weights, _line)
-
-
-def torus(n: int, weights: str | None = None) -> Topology:
-    """The squarest grid of n nodes with its opposite sides joined.
-
-    Args:
-        n: The number of nodes, not a prime above 2.
-        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
-    """
-    return _lattice("torus", n, "ring", weights, lambda n: _circle(n, _hops(n)[:1]))
-
-
-def _lattice(name: str, n: int, line: str, weights: str | None, adjacency: Callable[[int], sp.csr_array]) -> Topology:
-    """The product of two graphs, paths or rings, of as many nodes as the grid has rows and columns."""
-    rows, columns = squarest(n)
-    if rows == 1 and n > 2:
-        sizes = f"{n - 1} or {n + 1}" if n > 3 else "4"
-        raise InputError(
-            f"{n} is prime, so a {name} of {n} nodes would be a {line}: take {sizes} nodes, or the {line}."
-        )
-    joined = sp.kronsum(adjacency(columns), adjacency(rows))
-    return _build(name, joined, weights, parameters=f"{rows} x {columns}")
-
-
-def ladder(n: int, weights: str | None = None) -> Topology:
-    """Two parallel paths, joined node by node.
-
-    Args:
-        n: The number of nodes, 1 or even.
-        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
-    """
-    n = node_count(n)
+@named()
+def ladder(n: int) -> sp.csr_array:
+    """Two parallel paths, joined node by node; n is 1 or even."""
     if n % 2 and n > 1:
         raise InputError(f"A ladder has two equal sides: its number of nodes must be even, not {n}. Try {n + 1}.")
-    return _build("ladder", sp.kronsum(_line(max(n // 2, 1)), _line(min(n, 2))), weights)
+    return sp.kronsum(_line(max(n // 2, 1)), _line(min(n, 2)))
 
 
-def hypercube(n: int, weights: str | None = None) -> Topology:
-    """Nodes whose binary numbers differ in one digit are joined.
-
-    Args:
-        n: The number of nodes, a power of two.
-        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
-    """
-    n = _power_of_two(n, "A hypercube")
-    return _build("hypercube", reduce(sp.kronsum, [_line(2)] * len(_hops(n)), sp.csr_array((1, 1))), weights)
-
-
-def exponential(n: int, weights: str | None = None) -> Topology:
-    """Node i is joined to i +- 1, 2, 4, 8, ...: few edges, and information reaches all nodes in log2(n) steps.
-
-    Args:
-        n: The number of nodes.
-        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
-    """
-    n = node_count(n)
-    check_links(n, 2 * log2(n))
-    return _build("exponential", _circle(n, _hops(n)), weights)
+@named()
+def complete(n: int) -> np.ndarray:
+    """All pairs of nodes are joined: one exchange is an exact average."""
+    check_links(n, n)
+    return np.ones((n, n)) - np.eye(n)
 
 
 def random(n: int, p: float = 0.8, seed: int = 0, weights: str | None = None) -> Topology:
@@ -199,7 +131,9 @@ def random(n: int, p: float = 0.8, seed: int = 0, weights: str | None = None) ->
     Raises:
         InputError: If none of 100 draws is connected.
     """
-    n, p, seed = node_count(n), _probability(p), whole("A seed", seed, low=0)
+    n, seed = node_count(n), whole("A seed", seed, low=0)
+    if not isinstance(p, int | float) or not 0 < p <= 1:
+        raise InputError(f"The probability of an edge must be a number above 0 and at most 1, not {p!r}.")
     check_links(n, p * n)
     for attempt in range(100):
         graph = nx.fast_gnp_random_graph(n, p, seed=np.random.default_rng([seed, attempt]))
@@ -208,16 +142,74 @@ def random(n: int, p: float = 0.8, seed: int = 0, weights: str | None = None) ->
     raise InputError(f"No connected graph in 100 draws with n = {n}, p = {p}. Raise p above log(n)/n.")
 
 
-def _probability(p: Any) -> float:
-    try:
-        value = float(p)
-    except (TypeError, ValueError):
-        value = 0.0
-    if not 0 < value <= 1:
-        raise InputError(f"The probability of an edge must be a number above 0 and at most 1, not {p!r}.")
-    return value
+TOPOLOGIES["random"] = random
 
 
+@named()
+def star(n: int) -> sp.csr_array:
+    """Node 0 is joined to all others."""
+    others = np.arange(1, n)
+    spokes = _edges(n, 0 * others, others)
+    return spokes + spokes.T
+
+
+@named()
+def path(n: int) -> sp.csr_array:
+    """A ring with one edge removed; it mixes slowly."""
+    return _line(n)
+
+
+def squarest(n: int) -> tuple[int, int]:
+    """Rows and columns of the squarest grid of n nodes.
+
+    Args:
+        n: The number of nodes.
+    """
+    rows = next(r for r in range(int(n**0.5), 0, -1) if n % r == 0)
+    return rows, n // rows
+
+
+def _lattice(n: int, name: str, line: Callable[[int], sp.csr_array]) -> sp.csr_array:
+    """The product of two paths or rings, of as many nodes as the grid has rows and columns."""
+    rows, columns = squarest(n)
+    if rows == 1 and n > 2:
+        raise InputError(f"{n} is prime, and a {name} has rows and columns: take {n + 1} nodes, or a ring.")
+    return sp.kronsum(line(columns), line(rows))
+
+
+def _size(n: int) -> str:
+    return "{} x {}".format(*squarest(n))
+
+
+@named(parameters=_size)
+def grid(n: int) -> sp.csr_array:
+    """The squarest rows x columns grid of n nodes; n is not a prime above 2."""
+    return _lattice(n, "grid", _line)
+
+
+@named(parameters=_size)
+def torus(n: int) -> sp.csr_array:
+    """The squarest grid of n nodes with its opposite sides joined; n is not a prime above 2."""
+    return _lattice(n, "torus", lambda n: _circle(n, _hops(n)[:1]))
+
+
+@named()
+def hypercube(n: int) -> sp.csr_array:
+    """Nodes whose binary numbers differ in one digit are joined; n is a power of two."""
+    if n & (n - 1):
+        raise InputError(f"A hypercube needs a power of two nodes, not {n}. Try {1 << n.bit_length() - 1}.")
+    check_links(n, log2(n))
+    return reduce(sp.kronsum, [_line(2)] * len(_hops(n)), sp.csr_array((1, 1)))
+
+
+@named()
+def exponential(n: int) -> sp.csr_array:
+    """Node i is joined to i +- 1, 2, 4, 8, ...: few edges, and information reaches all nodes in log2(n) steps."""
+    check_links(n, 2 * log2(n))
+    return _circle(n, _hops(n))
+
+
+TOPOLOGIES["exact"] = exact
 PAPER_EDGES = (
     "1-2 2-3 3-6 4-6 4-5 5-7 7-8 1-8 1-3 3-7 4-7 4-8 2-8 2-5 5-6 1-6 1-4 2-4 2-6 6-7 1-7 1-5 5-8 3-8"  # as drawn
 )
@@ -230,33 +222,29 @@ def paper_random(n: int = 8, weights: str | None = None) -> Topology:
         n: The number of nodes, which must be 8.
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
     """
-    if node_count(n) != 8:
+    if n != 8:
         raise InputError(f"The paper's random graph has 8 nodes, not {n}. Use 'random' for other sizes.")
     graph = nx.Graph(edge.split("-") for edge in PAPER_EDGES.split())
     return _build("paper_random", nx.to_scipy_sparse_array(graph, sorted(graph)), weights)
 
 
-def directed_ring(n: int, weights: str | None = None) -> Topology:
-    """Node i sends to i + 1, with half of its weight. Needs a rule for directed graphs, such as `push_sum(rule)`.
-
-    Args:
-        n: The number of nodes.
-        weights: Must be None: the weights are equal shares.
-    """
-    n = node_count(n)
-    return _build("directed_ring", _shifts(n, _hops(n)[:1]), weights, equal_shares)
+TOPOLOGIES["paper_random"] = paper_random
 
 
-def directed_exponential(n: int, weights: str | None = None) -> Topology:
-    """Node i sends to i + 1, 2, 4, 8, ..., with equal shares of its weight. Needs a rule for directed graphs.
+@named(default=equal_shares)
+def directed_ring(n: int) -> sp.csr_array:
+    """Node i sends to i + 1, with half of its weight. Needs a rule for directed graphs, such as `push_sum(rule)`."""
+    return _shifts(n, _hops(n)[:1])
 
-    Args:
-        n: The number of nodes.
-        weights: Must be None: the weights are equal shares.
-    """
-    n = node_count(n)
+
+@named(default=equal_shares)
+def directed_exponential(n: int) -> sp.csr_array:
+    """Node i sends to i + 1, 2, 4, 8, ..., with equal shares of its weight. Needs a rule for directed graphs."""
     check_links(n, log2(n))
-    return _build("directed_exponential", _shifts(n, _hops(n)), weights, equal_shares)
+    return _shifts(n, _hops(n))
+
+
+BUILT_IN = frozenset(TOPOLOGIES)
 
 
 def from_networkx(graph: nx.Graph, weights: str | None = None, name: str | None = None) -> Topology:
@@ -323,12 +311,93 @@ def _lowest_degree(graph: nx.Graph, nodes: set[int]) -> int:
     return min(sorted(nodes), key=graph.degree)
 
 
-def squarest(n: int) -> tuple[int, int]:
-    """Rows and columns of the squarest grid of n nodes.
+# ---------------------------------------------------------------- by name
+
+
+def register(name: str, make: Callable[..., Any]) -> None:
+    """Make a graph of your own usable by name: in `connect`, `make`, `dnasa train --plugin`, study files and `dnasa topology`.
+
+    Registering a name again replaces a graph of your own, not a built-in one.
 
     Args:
-        n: The number of nodes.
+        name: Letters, digits, - and _.
+        make: A function of the number of nodes, such as `networkx.wheel_graph`, that returns a networkx graph, a matrix W, or a
+            topology. If it has an argument `weights`, it is given the value of `--weights`; without one, these weights are
+            applied to a networkx graph, and refused for a W.
     """
-    n = node_count(n)
-    rows = next(r for r in range(int(n**0.5), 0, -1) if n % r == 0)
-    return rows, n // rows
+    check_new_name("topology", name, BUILT_IN)
+    if not callable(make):
+        raise InputError(f"The maker of topology '{name}' must be a function of the number of nodes.")
+    takes_weights = "weights" in signature(make).parameters
+
+    def checked(nodes: int, weights: str | None = None) -> Topology:
+        graph = make(node_count(nodes), weights=weights) if takes_weights else make(node_count(nodes))
+        try:
+            return replace(_registered(graph, nodes, None if takes_weights else weights), name=name)
+        except InputError as error:
+            raise InputError(f"Topology '{name}': {error}") from error
+
+    TOPOLOGIES[name] = checked
+
+
+def _registered(graph: Any, nodes: int, weights: str | None) -> Topology:
+    """The topology of what a registered function returned."""
+    if isinstance(graph, nx.Graph):
+        graph = from_networkx(graph, weights)
+    elif weights is not None:
+        raise InputError("It has weights of its own: leave weights out, or return a networkx graph.")
+    elif not isinstance(graph, Topology):
+        graph = from_matrix(graph)
+    if graph.nodes != nodes:
+        raise InputError(f"Its function returned {graph.nodes} nodes in place of {nodes}.")
+    return graph
+
+
+def make(name: str, nodes: int, weights: str | None = None) -> Topology:
+    """The topology of that name.
+
+    Args:
+        name: A name in `TOPOLOGIES`.
+        nodes: The number of nodes.
+        weights: A name in `WEIGHTS`, or "lazy"; by default those of the graph.
+    """
+    return choose("topology", name, TOPOLOGIES)(nodes, weights=weights)
+
+
+def default(
+    nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None
+) -> Topology:
+    """The graph where none is named: exact, or ring where a rule or the channel needs a fixed graph, or weights are given.
+
+    Rules that need larger eigenvalues than those of the ring get its lazy weights.
+
+    Args:
+        nodes: The number of nodes.
+        rules: The rules that will use the graph.
+        channel: How messages travel.
+        weights: As for `make`.
+    """
+    name, weights = default_name(nodes, rules, channel, weights)
+    return make(name, nodes, weights)
+
+
+def default_name(
+    nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None
+) -> tuple[str, str | None]:
+    """The name and the weights of the default graph."""
+    users = list(rules)
+    if weights:
+        return "ring", weights
+    if not (channel and channel.fixed_graph) and _suits(exact(nodes), users):
+        return "exact", None
+    return "ring", None if _suits(ring(nodes), users) else "lazy"
+
+
+def _suits(graph: Topology, rules: Iterable[Rule]) -> bool:
+    """Whether all of the rules can use the graph, with any number of rounds."""
+    try:
+        for rule in rules:
+            check_weights(rule, graph, 1)
+    except InputError:
+        return False
+    return True

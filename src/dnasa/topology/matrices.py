@@ -36,113 +36,77 @@ def changing(topologies: Sequence[Any], name: str = "changing") -> Changing:
         topologies: Undirected topologies or symmetric matrices of the same size, connected only all together.
         name: For titles.
     """
-    try:
-        given = list(topologies)
-    except TypeError:
-        raise InputError("A changing topology needs a list of topologies or matrices.") from None
-    if not given:
-        raise InputError("A changing topology needs at least one topology or matrix.")
-    each = tuple(_part(number, part, name) for number, part in enumerate(given))
-    sizes = sorted({graph.nodes for graph in each})
-    if len(sizes) > 1:
-        raise InputError(
-            "All graphs of a changing topology must have the same size; "
-            f"these have {' and '.join(map(str, sizes))} nodes."
-        )
+    if not isinstance(topologies, Sequence) or not topologies:
+        raise InputError("A changing topology needs a list of topologies or matrices.")
+    each = tuple(_part(number, part, name) for number, part in enumerate(topologies))
+    if len({graph.nodes for graph in each}) > 1:
+        raise InputError("All graphs of a changing topology must have the same number of nodes.")
     result = Changing(name, each=each)
     _check_mixing(result.sparse)
     return result
 
 
 def _part(number: int, part: Any, name: str) -> Topology:
-    if isinstance(part, Changing):
-        raise InputError(f"Graph {number} of the changing topology changes itself: list its graphs (`.each`) instead.")
-    matrix = _matrix(part.sparse if isinstance(part, Topology) else part)
-    if _asymmetry(matrix) is not None:
-        raise InputError(
-            f"Graph {number} of the changing topology is directed: a changing topology must be undirected."
-        )
-    _check_sums(matrix)
-    return part if isinstance(part, Topology) else Topology(name, compact(matrix))
+    graph = part if isinstance(part, Topology) else Topology(name, compact(_matrix(part)))
+    if graph.directed or graph.period > 1:
+        raise InputError(f"Graph {number} of a changing topology must be fixed and undirected; this one is not.")
+    _check_sums(graph.sparse)
+    return graph
 
 
 def _matrix(weights: Any) -> sp.csr_array:
     """A copy in CSR format with its entries checked; negative rounding errors become 0."""
     try:
-        given = weights if sp.issparse(weights) else np.asarray(weights)
-        if np.iscomplexobj(given):
+        dense = weights if sp.issparse(weights) else np.asarray(weights)
+        if np.iscomplexobj(dense):
             raise TypeError
-        given = given.astype(np.float64)
+        dense = dense.astype(np.float64)
     except (TypeError, ValueError, RuntimeError):  # the last: a torch tensor that requires gradients
         raise InputError("W must be a matrix of real numbers.") from None
-    if given.ndim != 2:
-        raise InputError(f"W must be a matrix; this array has shape {given.shape}.")
-    matrix = sp.csr_array(given, copy=True)
+    if dense.ndim != 2 or dense.shape[0] != dense.shape[1] or not dense.shape[0]:
+        raise InputError(f"W must be a square matrix of at least one node; this array has shape {dense.shape}.")
+    matrix = sp.csr_array(dense, copy=True)
     matrix.sum_duplicates()
-    _check_entries(matrix)
+    entries = matrix.tocoo()
+    bad = np.flatnonzero(~(entries.data >= -TOLERANCE) | np.isinf(entries.data))
+    if len(bad):
+        i, j = entries.row[bad[0]], entries.col[bad[0]]
+        raise InputError(f"W must be finite and not negative; W[{i}, {j}] = {entries.data[bad[0]]:.6g}.")
     matrix.data = np.maximum(matrix.data, 0)
     matrix.eliminate_zeros()
     return matrix
 
 
-def _check_entries(matrix: sp.csr_array) -> None:
-    rows, columns = matrix.shape
-    if rows != columns:
-        raise InputError(f"W must be square; this one is {rows} x {columns}.")
-    if rows == 0:
-        raise InputError("A network needs at least one node; W is empty.")
-    entries = matrix.tocoo()
-    bad = np.flatnonzero(~np.isfinite(entries.data))
-    if len(bad):
-        i, j = entries.row[bad[0]], entries.col[bad[0]]
-        raise InputError(f"W must have finite entries; W[{i}, {j}] = {entries.data[bad[0]]:.6g}.")
-    if entries.nnz and entries.data.min() < -TOLERANCE:
-        worst = entries.data.argmin()
-        i, j = entries.row[worst], entries.col[worst]
-        raise InputError(f"W must not be negative; W[{i}, {j}] = {entries.data[worst]:.6g}.")
-
-
 def _check_sums(matrix: sp.csr_array) -> None:
     """Doubly stochastic if symmetric, column-stochastic otherwise."""
-    pair = _asymmetry(matrix)
-    column, total = _worst_sum(matrix, axis=0)
-    if abs(total - 1) <= TOLERANCE:
+    sums = matrix.sum(axis=0)
+    worst = int(np.abs(sums - 1).argmax())
+    if abs(sums[worst] - 1) <= TOLERANCE:
         return
-    if pair is None:
-        raise InputError(f"Every row of W must sum to 1; row {column} sums to {total:.6g}. Change its diagonal entry.")
-    if abs(_worst_sum(matrix, axis=1)[1] - 1) <= TOLERANCE:
+    if _symmetric(matrix):
+        raise InputError(
+            f"Every row of W must sum to 1; row {worst} sums to {sums[worst]:.6g}. Change its diagonal entry."
+        )
+    if np.abs(matrix.sum(axis=1) - 1).max() <= TOLERANCE:
         raise InputError(
             "W is not symmetric, and its rows sum to 1 where its columns must, since W[i, j] is the weight with which "
             "i receives from j. Use its transpose, W.T."
         )
-    i, j = pair
     raise InputError(
-        f"W must be symmetric, or have columns that sum to 1 for a directed graph; W[{i}, {j}] = {matrix[i, j]:.6g} "
-        f"but W[{j}, {i}] = {matrix[j, i]:.6g}, and column {column} sums to {total:.6g}."
+        "W must be symmetric, or have columns that sum to 1 for a directed graph; it is not symmetric, and column "
+        f"{worst} sums to {sums[worst]:.6g}."
     )
 
 
-def _asymmetry(matrix: sp.csr_array) -> tuple[int, int] | None:
-    """Where W and its transpose differ most; None if W is symmetric."""
-    difference = abs(matrix - matrix.T).tocoo()
-    if difference.max() <= TOLERANCE:
-        return None
-    worst = difference.data.argmax()
-    return int(difference.row[worst]), int(difference.col[worst])
-
-
-def _worst_sum(matrix: sp.csr_array, axis: int) -> tuple[int, float]:
-    """The column (axis 0) or row (axis 1) whose sum is farthest from 1, and the sum."""
-    sums = matrix.sum(axis=axis)
-    worst = int(np.abs(sums - 1).argmax())
-    return worst, float(sums[worst])
+def _symmetric(matrix: sp.csr_array) -> bool:
+    return bool(abs(matrix - matrix.T).max() <= TOLERANCE)
 
 
 def _check_mixing(matrix: sp.csr_array) -> None:
     """rho < 1 exactly when the graph is (strongly) connected and aperiodic; both are properties of the graph."""
     parts, labels = csgraph.connected_components(matrix, connection="strong")
     if parts > 1:
-        kind = "connected" if _asymmetry(matrix) is None else "strongly connected"
+        kind = "connected" if _symmetric(matrix) else "strongly connected"
         first, other = (int(np.flatnonzero(labels == part)[0]) for part in range(2))
         raise InputError(
             f"The graph is not {kind}: add edges between its {parts} parts, such as nodes {first} and {other}."
@@ -176,43 +140,25 @@ def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This
     Raises:
         InputError: If the graph is directed or changes, or W has too small an eigenvalue for the rule.
     """
-    needs = rule.needs
+    needs, refusal = rule.needs, ""
     if topology.directed and not needs.directed:
         wrap = ", or wrap this one: rules.push_sum(rule)" if needs.allows_push_sum else ""
-        raise InputError(
-            f"{name} needs an undirected graph, and {topology.name} is directed. Use an undirected one, or the rules sgp or "
-            f"push_dsgt{wrap}."
+        refusal = (
+            f"an undirected graph, and {topology.name} is directed. Use another, or the rules sgp or push_dsgt{wrap}"
         )
-    if needs.fixed_graph and rounds % topology.period:
-        raise InputError(
-            f"{name} needs a graph that stays the same, and {topology.name} changes. Use ring or another fixed graph, or leave "
-            "the rule out."
-        )
-    if needs.fixed_graph and every > 1:
-        raise InputError(
-            f"{name} cannot skip exchanges: leave out every={every} (--every {every}), or use another rule."
-        )
-    if needs.smallest_eigenvalue <= -1:
-        return
-    if topology.directed:
-        raise InputError(
-            f"{name} needs all eigenvalues of W real and above {_short(needs.smallest_eigenvalue)}, "
-            f"and {topology.name} is directed. Use an undirected graph or another rule."
-        )
-    margin = 1e-9 if topology.nodes <= spectrum.DENSE_EIGENVALUES else 2e-3
-    smallest = smallest_eigenvalue(topology, rounds)
-    if smallest <= needs.smallest_eigenvalue + margin:
-        several, remedy = (
-            (f" with {rounds} rounds", "one round") if rounds > 1 else ("", "weights='lazy' (--weights lazy)")
-        )
-        raise InputError(
-            f"{name} needs all eigenvalues of W above {_short(needs.smallest_eigenvalue)}; the smallest of this "
-            f"{topology.name}{several}, {_short(smallest)}, is not above. Use {remedy}, or leave the rule "
-            "out."
-        )
-
-
-def _short(value: float) -> str:
-    """The number as a fraction of small numbers, such as -1/3, where it is one."""
-    near = Fraction(value).limit_denominator(9)
-    return str(near) if abs(near - value) < 1e-9 else f"{value:.4g}"
+    elif needs.fixed_graph and rounds % topology.period:
+        refusal = f"a graph that stays the same, and {topology.name} changes. Use ring, or leave the rule out"
+    elif needs.fixed_graph and every > 1:
+        refusal = f"an exchange in every step: leave out every={every} (--every {every}), or use another rule"
+    elif needs.smallest_eigenvalue > -1:
+        margin = 1e-9 if topology.nodes <= spectrum.DENSE_EIGENVALUES else 2e-3
+        smallest = smallest_eigenvalue(topology, rounds)
+        if not smallest > needs.smallest_eigenvalue + margin:  # NaN on a directed graph
+            remedy = "one round" if rounds > 1 else "weights='lazy' (--weights lazy)"
+            bound = Fraction(needs.smallest_eigenvalue).limit_denominator(99)
+            refusal = (
+                f"all eigenvalues of W above {bound}; the smallest of {topology.name} is {smallest:.4g}. Use {remedy}, "
+                "or leave the rule out"
+            )
+    if refusal:
+        raise InputError(f"{name} needs {refusal}.")

@@ -71,7 +71,7 @@ def smallest_eigenvalue(topology: Topology, rounds: int) -> float:
         topology: An undirected graph.
         rounds: Mixing rounds per exchange.
     """
-    if rounds == 1 or topology.period > 1:
+    if rounds == 1 or topology.period > 1 or topology.directed:
         return topology.smallest_eigenvalue
     values = _eigenvalues(topology)
     return float(np.prod([(values - root) / (1 - root) for root in roots(topology, rounds)], axis=0).min(initial=1.0))

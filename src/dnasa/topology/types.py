@@ -109,7 +109,7 @@ class Topology:
 
     @cached_property
     def averages(self) -> bool:
-        """Whether every exchange gives all nodes the average of all: W = 11'/n, and never changes."""
+        """Whether every exchange gives all nodes the average of all: W = 11'/n in every step."""
         return self.period == 1 and bool(self.sparse.nnz == self.nodes**2 and np.ptp(self.sparse.data) < 1e-12)
 
     @property
@@ -191,7 +191,7 @@ def compact(matrix: sp.csr_array) -> Any:
 
 def extent(numbers: np.ndarray) -> str:
     """The smallest and the largest."""
-    low, high = map(count, (numbers.min(), numbers.max()))
+    low, high = count(numbers.min()), count(numbers.max())
     return high if low == high else f"{low} to {high}"
 
 

@@ -11,7 +11,7 @@ from dnasa.arrays import to_numpy
 from dnasa.core import InputError, Network, ProcessLost
 from dnasa.data import Dataset
 from dnasa.files import to_json
-from dnasa.problems.sharded import Sharded
+from dnasa.problems.supervised import Supervised
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.result import Result
 from dnasa.trained import evaluation
@@ -20,7 +20,9 @@ from dnasa.trained.model import TrainedModel, encoding_of, kind_of
 from dnasa.trained.saving import save
 
 
-def save_run(folder: Path | None, problem: Sharded, rows: Dataset, name: str, result: Result, network: Network) -> bool:
+def save_run(
+    folder: Path | None, problem: Supervised, rows: Dataset, name: str, result: Result, network: Network
+) -> bool:
     """Write the mean of the nodes' models, of the first seed that did not diverge, and its tests; says whether it was tested.
 
     `name` is the network, as `--model` takes it. All processes call it, and the first writes; without a folder, nothing is
@@ -64,7 +66,7 @@ def _tested(
     return measured
 
 
-def _parts(problem: Sharded, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _parts(problem: Supervised, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The rows of each site that nobody else has: its test rows, or those for training where all share the test rows."""
     for node, shard in enumerate(problem.shards):
         if rows.test_counts:
@@ -74,7 +76,7 @@ def _parts(problem: Sharded, rows: Dataset) -> Iterator[tuple[np.ndarray, np.nda
             yield rows.inputs[shard], rows.labels[shard]
 
 
-def _of_run(problem: Sharded, result: Result, run: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _of_run(problem: Supervised, result: Result, run: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     """All nodes' parameters, and the statistics of batch norm."""
     x = to_numpy(result.x).reshape(len(result.runs), *result.x.shape[-2:])[run]
     if x.shape[1] != sum(int(np.prod(shape)) for _, shape in problem.layout):
