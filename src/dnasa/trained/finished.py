@@ -42,7 +42,7 @@ def save_run(
 
 
 def _tested(
-    problem: Sharded, rows: Dataset, model: TrainedModel, result: Result, network: Network
+    problem: Supervised, rows: Dataset, model: TrainedModel, result: Result, network: Network
 ) -> Evaluation | None:
     """The tests of the model by all processes; None after a loss of processes that had test rows, or during the tests."""
 
