@@ -194,7 +194,7 @@ CASES = {
     "compression": Case(sgd, channel=channels.choco(channels.top_k(0.4), gamma=0.3)),
     "moniqua": Case(early_momentum, channel=channels.moniqua("8,4/2")),
     "compression, early": Case(early_momentum, channel=channels.choco(channels.top_k(0.4), gamma=0.3)),
-    "late messages, early": Case(early_momentum, channel=channels.faulty(drop=0.2, stale=2)),
+    "lost messages, early": Case(early_momentum, channel=channels.faulty(drop=0.2)),
     "node weights": Case(sgd, options={"node_weights": [1.0, 2.0, 3.0, 4.0]}),
 }
 

@@ -109,8 +109,7 @@ class Options:
     )
     plugin: list[Path] | None = option(
         None,
-        "Python file with rules, graphs or compressors of your own (@dnasa.rules.rule, register of dnasa.topology, "
-        "dnasa.channels); may be given several times.",
+        "Python file with rules or graphs of your own (@dnasa.rules.rule, dnasa.topology.register); may be given again.",
     )
     eta: float | None = option(
         None,
@@ -182,7 +181,7 @@ class Options:
     )
     compress: str | None = option(
         None,
-        f"Compress messages: {', '.join(COMPRESSIONS)}, or one of a plugin. moniqua and randk suit changing graphs. "
+        f"Compress messages: {', '.join(COMPRESSIONS)}, such as topk:0.01. Only moniqua suits changing graphs. "
         "moniqua:8,4,8/8, for adanasa, sends the first message in 8 bits, the second in 4, the others in 8 at every 8th step "
         "only; topk:0.01 a hundredth of the numbers; `sign,gamma=0.2` replaces CHOCO's gamma.",
     )
@@ -205,8 +204,6 @@ class Options:
     )
     local_accuracy: bool = option(False, "Also test every node's own model at the end.")
     drop: float = option(0.0, "Simulated fault: each link fails in a step with this probability.")
-    away: float = option(0.0, "Simulated fault: each node is unreachable for this share of the time.")
-    stale: int = option(0, "Simulated fault: messages arrive up to this many steps late.")
     survive: bool = option(False, "Continue without processes that die or hang (mpirun --with-ft ulfm ...).")
     out: Path | None = option(None, "Folder for config, history, checkpoints, iterates and figures.")
     format: str = option("png", "Formats of the figures, separated by commas: png, pdf, svg, pgf (its text is LaTeX).")

@@ -21,8 +21,6 @@ CONDITIONS = {  # options that are off by default
     "compress": "messages compressed by {}",
     "message_dtype": "messages in {}",
     "drop": "links fail with probability {:g}",
-    "away": "nodes unreachable for {:g} of the time",
-    "stale": "staleness up to {}",
 }
 METRICS = ("test_loss", "test_accuracy", "test_label_accuracy", "test_rmse", "test_r2")
 
