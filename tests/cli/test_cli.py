@@ -302,15 +302,6 @@ def test_weight_decay_shrinks_the_model(tmp_path: Path) -> None:
     assert sizes[1] < 0.9 * sizes[0]
 
 
-def test_train_stops_at_a_threshold(tmp_path: Path) -> None:
-    words = "train --problem least_squares --nodes 4 --steps 300 --evaluate 10 --stop test_loss=60 --stop grad_norm=1e9"
-    done = run(*words.split(), "--out", tmp_path / "a")
-    assert done.returncode == 0, done.stderr
-    history = pd.read_csv(tmp_path / "a" / "history.csv")
-    assert history.step.iloc[-1] < 300
-    assert history.test_loss.iloc[-1] <= 60 < history.test_loss.iloc[-2]
-
-
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
@@ -372,11 +363,6 @@ def test_report_shows_the_rules_without_a_stepsize_too(tmp_path: Path) -> None:
         ("train --shard-dir . --data digits", "--data and --shard-dir cannot be combined"),
         ("train --timeout inf", "The timeout must be a number of seconds"),
         ("train --timeout nan", "The timeout must be a number of seconds"),
-        ("train --stop grad_norm", "--stop takes METRIC=NUMBER"),
-        ("train --stop grad_norm=nan", "--stop takes METRIC=NUMBER"),
-        ("train --stop =1", "--stop takes METRIC=NUMBER"),
-        ("train --stop grad_norm=1 --stop grad_norm=2", "give each metric once"),
-        ("train --problem spike --stop accuracy=1 --steps 3", "There is no metric 'accuracy'"),
         ("compare --problem spike --etas 0.1,1,0.1", "The eta 0.1 is given twice"),
         ("compare --problem spike --rules dnasa,dsgd,dnasa", "The rule dnasa is given twice"),
         ("train --drop 0.1 --rounds 2", "one round per exchange"),
@@ -384,8 +370,6 @@ def test_report_shows_the_rules_without_a_stepsize_too(tmp_path: Path) -> None:
         ("train --seed 99999999999999999999", "A seed must be"),
         ("topology complete --nodes 100000", "too many links"),
         ("topology ring --plot /proc/x.png", "Cannot write"),
-        ("train --trace /proc/x.json", "Cannot write"),
-        ("train --problem spike --steps 2 --trace .", "Cannot write the trace"),
         ("reproduce fig1 --device cuda", "runs on the CPU"),
         ("train --batch 0", "batch must be at least 1"),
         ("train --nodes 5000", "cannot be shared"),
@@ -435,7 +419,7 @@ def test_messages_can_be_compressed(tmp_path: Path) -> None:
     done = run(*words.split(), tmp_path / "a")
     assert done.returncode == 0, done.stderr
     config = json.loads((tmp_path / "a" / "config.json").read_text())
-    assert config["run"]["the channel"] == ["sign", 0.32]
+    assert config["run"]["channel"] == ["sign", 0.32]
 
 
 def test_faults_can_be_simulated(tmp_path: Path) -> None:
@@ -444,4 +428,4 @@ def test_faults_can_be_simulated(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     config = json.loads((tmp_path / "a" / "config.json").read_text())
     expected = {"drop": 0.2, "seed": 0}
-    assert config["run"]["the channel"] == expected
+    assert config["run"]["channel"] == expected

@@ -136,7 +136,7 @@ def extensions(folder: Path) -> list[Path]:
     """What was added to a comparison, by its first stepsize."""
     return sorted(
         (path.parent for path in folder.glob("extension-*/config.json")),
-        key=lambda part: json.loads((part / "config.json").read_text())["run"]["the rule"][0][2],
+        key=lambda part: json.loads((part / "config.json").read_text())["run"]["rule"][0][2],
     )
 
 
@@ -245,7 +245,7 @@ def test_what_is_added_must_be_the_same_problem(tmp_path: Path) -> None:
     write(1)
     done = run(*words, "--rules", "dsgd,dnasa")
     assert done.returncode == 2
-    assert "This is not the run that was saved: the data was" in " ".join(done.stderr.split())
+    assert "This is not the run that was saved: data was" in " ".join(done.stderr.split())
     assert not [*(tmp_path / "a").glob("extension-*/history.csv")]
     streaming = [*LEAST, "--rules", "dnasa", "--out", tmp_path / "b"]
     assert run(*streaming).returncode == 0

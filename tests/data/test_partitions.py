@@ -75,7 +75,7 @@ def test_a_run_with_partitions_by_seed_is_resumed_exactly_and_not_with_another_p
     options = TRAINED | {"seed": [0, 1], "folder": tmp_path / "a"}
     with pytest.raises(Interrupted):
         solve(classification(DIVIDED), RING, record=Record(callback=stop, checkpoint_every=1), **options)
-    with pytest.raises(InputError, match="the nodes' data"):
+    with pytest.raises(InputError, match="nodes_data"):
         solve(classification(DIVIDED(seed=0)), RING, resume=True, **options)
     resumed = solve(classification(DIVIDED), RING, resume=True, **options)
     whole = solve(classification(DIVIDED), RING, **TRAINED | {"seed": [0, 1]})

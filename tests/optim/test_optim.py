@@ -26,7 +26,7 @@ from dnasa import rules, solve, topology
 from dnasa.channels import cast, choco, exchange, top_k
 from dnasa.core import Array, InputError, Messages, Network, Rule, RunError, Sent, Snapshot
 from dnasa.engine import side_by_side
-from dnasa.engine.overlapped import Overlapped
+from dnasa.engine.steppers import Overlapped
 from dnasa.engine.torch_compile import TorchCompiled
 from dnasa.networks import simulated, with_timing
 from dnasa.optim import Decentralized, buffers

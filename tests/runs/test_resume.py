@@ -84,7 +84,7 @@ def test_other_settings_are_noticed_without_a_checkpoint_too(tmp_path: Path) -> 
 
 def test_a_resumed_run_has_the_same_weight_decay(tmp_path: Path) -> None:
     fail_at(45, tmp_path / "a", weight_decay=0.5)
-    with pytest.raises(InputError, match=r"the weight decay was 0\.5 and is 0\.0 now"):
+    with pytest.raises(InputError, match=r"weight_decay was 0\.5 and is 0\.0 now"):
         small(tmp_path / "a", resume=True)
     straight, resumed = small(weight_decay=0.5).x, small(tmp_path / "a", resume=True, weight_decay=0.5).x
     np.testing.assert_array_equal(resumed, straight)
@@ -242,13 +242,13 @@ def test_another_run_is_not_taken_for_the_saved_one(tmp_path: Path) -> None:
     for more, message in (
         ({"seed": 9}, r"seed was \[0\] and is \[9\]"),
         ({"steps": 70}, "steps was 60 and is 70"),
-        ({"evaluate": 14}, "the evaluation steps was"),
-        ({"start": np.ones(4)}, "the starting point was"),
+        ({"evaluate": 14}, "evaluation_steps was"),
+        ({"start": np.ones(4)}, "starting_point was"),
         (
             {"record": Record({"first": lambda x: float(x[0])}, checkpoint_every=10)},
-            r"the own metrics was \[\] and is \['first'\]",
+            r"metrics was \[\] and is \['first'\]",
         ),
-        ({"network": connect(topology.ring(4), channel=faulty(drop=0.1))}, "the channel was None"),
+        ({"network": connect(topology.ring(4), channel=faulty(drop=0.1))}, "channel was None"),
     ):
         with pytest.raises(InputError, match=message):
             small(tmp_path / "a", resume=True, **more)

@@ -75,16 +75,13 @@ def train(context: typer.Context, given: Options) -> None:
     inputs.start_logs(given)
     if given.local_accuracy and given.problem is not None:
         raise InputError("--local-accuracy needs a classification problem: leave --problem out.")
-    if given.trace is not None:
-        make_folder(given.trace.parent)
     out, callback = given.out, None
     if given.tensorboard:
         if out is None:
             raise InputError("--tensorboard writes into the folder of the run: give --out.")
         callback = logging.tensorboard(out / "tensorboard", OwnFiles(out))
-    stop = inputs.thresholds(given.stop or ())
     own: Any = {"rule": inputs.rule_with_schedule(given), "eta": given.eta}
-    watched: Any = {"stop": stop, "callback": callback, "trace": given.trace}
+    watched: Any = {"callback": callback}
     begun = inputs.begin(context, given, [given.rule])
     given, graph = begun.given, begun.graph
     source, shared = inputs.prepare(begun, watched, check=partial(check, **own))

@@ -1,6 +1,5 @@
 """From options to the objects that `solve` takes."""
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -318,19 +317,3 @@ def numbers(text: str) -> list[float]:
         return [float(part) for part in split(text)]
     except ValueError:
         raise InputError(f"--etas takes numbers separated by commas, such as 0.1,1,10; not '{text}'.") from None
-
-
-def thresholds(texts: Sequence[str]) -> dict[str, float]:
-    """Parse METRIC=NUMBER into the thresholds that `solve` stops at."""
-    out: dict[str, float] = {}
-    for text in texts:
-        metric, _, number = (part.strip() for part in text.partition("="))
-        try:
-            out[metric] = float(number)
-        except ValueError:
-            out[metric] = math.nan
-        if not metric or math.isnan(out[metric]):
-            raise InputError(f"--stop takes METRIC=NUMBER, such as grad_norm=0.01; not '{text}'.")
-    if len(out) < len(texts):
-        raise InputError("--stop was given twice for the same metric: give each metric once.")
-    return out

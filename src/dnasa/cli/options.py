@@ -133,11 +133,6 @@ class Options:
         0.0, "Decoupled weight decay, as in AdamW: in each step the model shrinks by the stepsize times this number."
     )
     steps: int = option(1000, "Number of steps.")
-    stop: list[str] | None = option(
-        None,
-        "Stop once a metric has reached a value, such as grad_norm=0.01; several must all be reached.",
-        metavar="METRIC=NUMBER",
-    )
     early_stopping: bool | None = option(
         None,
         "Hold out a tenth of the training rows, stop when the loss on them no longer improves, and keep the best model. "
@@ -196,7 +191,6 @@ class Options:
         "Nodes do not wait for each other, at the speeds of --clock or with --sites: an exchange with a neighbour may last for "
         "this many further steps. --steps is then the mean of the nodes' steps, and the default graph exponential.",
     )
-    trace: Path | None = option(None, "Write a timeline of the first steps for Chrome or Perfetto (JSON).")
     shard_dir: Path | None = option(
         None,
         "Folder with node-0.csv (or another format, or a folder), node-1.csv, ... and perhaps test.csv: a process reads "
@@ -239,7 +233,7 @@ class Options:
 
 FIELDS = {each.name: each for each in fields(Options)}
 OF_SITES = ("sites", "dry_run", "log", "metrics_port")
-OF_TRAIN = ("rule", "eta", "stop", "overlap", "clock", "late", "trace", "local_accuracy", "tensorboard", *OF_SITES)
+OF_TRAIN = ("rule", "eta", "overlap", "clock", "late", "local_accuracy", "tensorboard", *OF_SITES)
 OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "format", "style", "latex")
 
 

@@ -336,7 +336,7 @@ class GridRunner:
             except OSError as error:
                 raise InputError(f"Cannot use {self.folder.path}: {error}. Choose another folder.") from error
         of_grid = self.folder.config["run"] if fits(self.folder.config, {"run": dict}) else {}
-        facts = {key: value for key, value in of_grid.items() if key not in ("the rule", "seed")}
+        facts = {key: value for key, value in of_grid.items() if key not in ("rule", "seed")}
         return RunFolder(path, {"part_of": self.folder.path.name, "run": facts}, resume=begun)
 
     def _path(self, name: str) -> Path:

@@ -39,8 +39,8 @@ def settings(path: Path, config: Mapping[str, Any], options: Mapping[str, Any]) 
     facts = stored if isinstance(stored, dict) else {}
     always = {
         "model": (_stored(path, "model.json") or {}).get("model"),
-        "parameters": facts.get("the number of parameters"),
-        "batch": facts.get("the batch"),
+        "parameters": facts.get("number_of_parameters"),
+        "batch": facts.get("batch"),
         "seed": options.get("seed"),
     }
     given = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False, [])}

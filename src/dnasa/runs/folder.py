@@ -149,7 +149,7 @@ class RunFolder:
             self._log_other_versions(self.config.get("versions"))
         else:
             self.config |= {"versions": versions(), "code": code(), "hardware": hardware(), "run": run}
-            looks = looks_of(rule for rule, *_ in run.get("the rule", ()))
+            looks = looks_of(rule for rule, *_ in run.get("rule", ()))
             self.config |= {"rules": looks} if looks else {}
             self.write_config()
             if graph is not None:
