@@ -34,7 +34,7 @@ from dnasa.engine.plan import _node_data
 from dnasa.engine.recovery import Position, positions_of
 from dnasa.networks.members import Members, SiteState, View
 from dnasa.networks.processes import agree
-from dnasa.optim.first_pass import FirstPass
+from dnasa.optim.wrapping import Wrapping
 from dnasa.rules import RULES
 from dnasa.runs.divergence import Divergence
 from dnasa.sites import connecting
@@ -319,7 +319,7 @@ def test_a_text_that_cannot_be_read_names_its_site(text: str) -> None:
         divergence._agree,
         lambda: network.processes.allgather_json(score, lambda given: like(score, given)),
         lambda: network.processes.allgather_json(own, lambda given: checked_summaries(own, given)),
-        lambda: FirstPass([], [], network),
+        lambda: Wrapping([], network),
     ]
     for number, reader in enumerate(readers, start=1):
         with pytest.raises(ProcessLost, match=r"^No answer from paris: it sent a text that cannot be read \(\w+\)\.$"):
