@@ -18,7 +18,7 @@ import torch
 
 from dnasa import topology
 from dnasa.arrays import compiled
-from dnasa.channels import codecs, compression, exchange, modular, quantised
+from dnasa.channels import compression, exchange, modular
 from dnasa.core import Network
 from dnasa.networks import mpi, simulated
 
@@ -43,10 +43,6 @@ def packing(dim: int = DIM, rounds: int = 60) -> dict[str, float]:
     out, works = torch.zeros_like(numbers), dict[str, Callable[[], object]]()
     works["copy"] = lambda: out.copy_(numbers)
     for bits in (4, 8):
-        payload = quantised(bits).encode(numbers, 0)
-        arguments = payload.numpy(), 1, dim, bits, False
-        works[f"{bits}bit, pack"] = partial(compiled.encode, numbers.numpy(), *arguments)
-        works[f"{bits}bit, unpack"] = partial(compiled.decode, out.numpy(), *arguments)
         works |= modular_works(numbers, out, bits)
     return least(works, rounds)
 
@@ -69,7 +65,7 @@ def modular_works(numbers: torch.Tensor, out: torch.Tensor, bits: int) -> dict[s
 def exchanges(connect: Callable[..., Network], dim: int = DIM, rounds: int = 5) -> dict[str, float]:
     """Seconds of a copy of a process's rows and of an exchange, plain and compressed."""
     works: dict[str, Callable[[], object]] = {}
-    for name in (None, "8bit", "4bit", "moniqua:8", "moniqua:4"):
+    for name in (None, "moniqua:8", "moniqua:4"):
         network = connect(GRAPH, channel=None if name is None else compression(name))
         y = np.random.default_rng(0).standard_normal((len(network.local_nodes), dim), np.float32)
         if name is None:
@@ -92,7 +88,7 @@ def carried(network: Network, y: np.ndarray) -> Callable[[], object]:
 
 def without_extension(work: Callable[[], object]) -> Callable[[], object]:
     def plain() -> None:
-        with patch.object(codecs, "compiled", None):
+        with patch.object(modular, "compiled", None):
             work()
 
     return plain

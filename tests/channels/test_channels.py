@@ -42,14 +42,10 @@ CHANNELS = {
     "float16": channels.cast("float16"),
     "bfloat16": channels.cast("bfloat16"),
     "compressed": CHOCO,
-    **{
-        name: channels.compression(name) for name in ("randk:0.2", "8bit", "4bit", "sign", "moniqua:8", "moniqua:4,8/3")
-    },
-    "late": channels.faulty(stale=2),
+    **{name: channels.compression(name) for name in ("sign", "moniqua:8", "moniqua:4,8/3")},
     "lost": channels.faulty(drop=0.3),
 }
-COMPRESSED = ["compressed", "randk:0.2", "8bit", "4bit", "sign", "moniqua:8", "moniqua:4,8/3"]
-KINDS = [["float16", "bfloat16"], COMPRESSED, ["late", "lost"]]
+KINDS = [["float16", "bfloat16"], ["compressed", "sign", "moniqua:8", "moniqua:4,8/3"], ["lost"]]
 AMPLIFY = ("d2", "edm", "extra")  # differences between iterates, and so what was lost or late
 SCALE_FREE = ("dadam", "gt_adam", "gt_nsgdm", "demuon")  # their steps do not scale with the loss
 LEARNERS = [name for name in rules.RULES if name not in AMPLIFY]
@@ -77,7 +73,7 @@ def test_compression_with_memory_is_refused_on_a_changing_graph() -> None:
     changing = topology.changing([topology.ring(4), topology.path(4)])
     with pytest.raises(InputError, match="remembers what came over one graph, and changing changes"):
         simulated.connect(changing, channel=CHOCO)
-    simulated.connect(changing, channel=channels.faulty(stale=2))
+    simulated.connect(changing, channel=channels.faulty(drop=0.2))
 
 
 def test_links_fail_both_ways_where_w_is_symmetric_to_rounding() -> None:
@@ -103,10 +99,9 @@ def alternating() -> Rule:
     return Rule(Plain, send, lambda s, mixed: s)
 
 
-@pytest.mark.parametrize("channel", [CHOCO, channels.faulty(stale=2)])
-def test_messages_that_change_their_width_are_refused_by_channels_with_memory(channel: Channel) -> None:
+def test_messages_that_change_their_width_are_refused_by_channels_with_memory() -> None:
     with pytest.raises(InputError, match=r"Message 0 has shape \(1, 1, 4, 1\), the channel remembers .*same widths"):
-        run(channel, alternating())
+        run(CHOCO, alternating())
 
 
 class Stop(Exception): ...
@@ -140,11 +135,8 @@ def change(folder: Path, name: str, array: Array | None) -> None:
     [
         (CHOCO, "0.memory.0.0.1", None),
         (CHOCO, "0.memory.0.0.1", np.zeros((1, 1, 4, 3))),
-        (CHOCO, "0.memory.0.0.1", np.zeros((1, 1, 4, 1))),
         (CHOCO, "0.memory.0.0.2", np.zeros((1, 1, 4, 5))),
         (channels.moniqua(4), "0.memory.0.0.0", np.zeros((1, 1, 4, 2))),
-        (channels.faulty(stale=2), "0.memory.0.0.1", np.zeros((1, 1, 4, 3))),
-        (channels.faulty(stale=2), "0.memory.0.0.9", np.zeros((1, 1, 4, 5))),
     ],
 )
 def test_a_checkpoint_with_another_channel_memory_is_refused(
@@ -154,20 +146,6 @@ def test_a_checkpoint_with_another_channel_memory_is_refused(
     change(tmp_path / "a", name, array)
     with pytest.raises(InputError, match="the channel remembers"):
         run(channel, folder=tmp_path / "a", resume=True)
-
-
-class Momentum(NamedTuple):
-    x: Array
-    m: Array
-
-
-def test_a_state_that_could_not_be_restored_is_not_saved(tmp_path: Path) -> None:
-    def send(s: Any, gradients: Gradients, t: int) -> tuple[Messages, Any]:
-        return (s.x,), s._replace(m=np.float64(0.9) * s.m)  # float64 from the first step on
-
-    rule = Rule(lambda x: Momentum(x, 0 * x), send, lambda s, mixed: s._replace(x=mixed[0]))
-    with pytest.raises(InputError, match=r"After a step m of this rule is .*, float64; it must stay .*, float32"):
-        run(rule=rule, problem=flat(np.float32), folder=tmp_path / "a", record=dnasa.Record(checkpoint_every=5))
 
 
 def test_early_messages_that_hidden_exchanges_need_are_missed_with_a_clear_line() -> None:

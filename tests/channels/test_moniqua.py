@@ -1,6 +1,5 @@
 """Differences in a few bits: against a literal twin, and that the mean stays where it is, whatever is sent."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,12 @@ from thread_network import run_threads
 import dnasa
 from dnasa import topology
 from dnasa.arrays import compiled
-from dnasa.channels import codecs, compression, exchange, modular, moniqua
+from dnasa.channels import compression, exchange, modular, moniqua
 from dnasa.channels.modular import Entry
 from dnasa.core import Array, InputError, Memory, Messages, Network
 from dnasa.networks import simulated
 from dnasa.problems import Custom
 from dnasa.randomness import Streams
-from dnasa.runs.history import Evaluation
 from dnasa.topology import Topology
 
 GRAPHS = {"exact": topology.exact(8), "odd": topology.exact(5), "ring": topology.ring(6), "star": topology.star(5)}
@@ -192,7 +190,7 @@ def test_compiled_kernels_give_the_same_bits(
         return [payload, *modular.mix(grid, y, largest, payload, links)]
 
     quick = exchanged()
-    monkeypatch.setattr(codecs, "compiled", None)
+    monkeypatch.setattr(modular, "compiled", None)
     for ours, plain in zip(quick, exchanged(), strict=True):
         np.testing.assert_array_equal(ours, plain, strict=True)
 
@@ -232,21 +230,6 @@ def test_steps_that_send_nothing_count_no_messages_and_the_second_exchange_has_t
     assert done.final().bytes.tolist() == [3 * 12 * (3 + 45 + 3 + 90)]
 
 
-class Stop(Exception): ...
-
-
-def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path) -> None:
-    def stop(evaluation: Evaluation) -> None:
-        if evaluation.step > 20:
-            raise Stop
-
-    steps: Any = {"evaluate": [25, 40]}
-    whole = solve(**steps, folder=tmp_path / "whole")
-    with pytest.raises(Stop):
-        solve(**steps, folder=tmp_path / "a", record=dnasa.Record(callback=stop, checkpoint_every=10))
-    np.testing.assert_array_equal(solve(**steps, folder=tmp_path / "a", resume=True).x, whole.x)
-
-
 def test_the_default_graph_with_moniqua_is_the_changing_one() -> None:
     assert topology.default(8, channel=compression("moniqua")).name == "exact"
 
@@ -256,9 +239,7 @@ def test_what_does_not_fit_is_refused() -> None:
         connected(topology.directed_ring(4), 8)
 
 
-@pytest.mark.parametrize(
-    "plan", [3, 0, "", "16", "8,", ",4", "8;4", "8/0", "8/x", "8/", "8/2/2", "8/-1", "8/1.5", "8 4", "x"]
-)
+@pytest.mark.parametrize("plan", [3, "8,", "8/0", "8/1.5", "x"])
 def test_a_malformed_plan_is_refused(plan: int | str) -> None:
     with pytest.raises(InputError, match=f"takes 8 or 4 bits .* such as moniqua:8,4,8/8; not '{plan}'"):
         moniqua(plan)

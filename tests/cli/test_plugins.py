@@ -11,7 +11,6 @@ import pytest
 from test_cli import refused, start
 from test_resume import run
 
-from dnasa.channels.compressed import REGISTERED
 from dnasa.cli import plugins
 from dnasa.rules import RULES
 from dnasa.rules import installed as installed_rules
@@ -27,20 +26,17 @@ def doubled(eta):
 TRAIN = "train --problem least_squares --nodes 4 --steps 30 --evaluate 10 --rule doubled --eta 0.01".split()
 
 
-GRAPH_AND_CODEC = """
+GRAPH = """
 import networkx as nx
-import numpy as np
-from dnasa import channels, topology
+from dnasa import topology
 topology.register("wheel", nx.wheel_graph)
-channels.register("halves", lambda: channels.Codec(
-    lambda a, t: a.astype(np.float16), lambda p, like, t: p.astype(like.dtype), lambda a: 2 * a.shape[-1], "16 bits", 1.0))
 """
 
 
 @pytest.fixture(autouse=True)
 def only_built_in_rules() -> Iterator[None]:
     """Plugins loaded in this process are forgotten."""
-    registries: list[dict[str, Any]] = [RULES, TOPOLOGIES, REGISTERED]
+    registries: list[dict[str, Any]] = [RULES, TOPOLOGIES]
     before = [dict(registry) for registry in registries]
     yield
     for registry, entries in zip(registries, before, strict=True):
@@ -80,14 +76,14 @@ def test_a_rule_of_a_plugin_is_added_to_a_finished_comparison(plugin: Path, tmp_
 
 
 def test_graphs_and_compressors_of_a_plugin_are_used_by_name(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(GRAPH_AND_CODEC)
+    (tmp_path / "mine.py").write_text(GRAPH)
     (tmp_path / "study.toml").write_text(
         "problems = ['least_squares']\ngraphs = ['wheel']\nrules = ['dnasa']\nsteps = 5\n"
     )
     shown = run("topology", "wheel", "--nodes", 5, "--weights", "lazy", "--plugin", "mine.py", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "wheel" in shown.stdout
-    options = "--problem least_squares --nodes 5 --topology wheel --compress halves --steps 5 --plugin mine.py".split()
+    options = "--problem least_squares --nodes 5 --topology wheel --steps 5 --plugin mine.py".split()
     for words in (
         ["train", *options],
         ["compare", *options, "--rules", "dnasa"],
@@ -97,7 +93,6 @@ def test_graphs_and_compressors_of_a_plugin_are_used_by_name(tmp_path: Path) -> 
         assert done.returncode == 0, done.stderr
         assert "wheel" in done.stdout
         assert words[0] == "study" or "wheel (rho = 0.400)" in done.stdout
-        assert words[0] == "study" or "halves" in done.stdout
 
 
 @pytest.mark.long
@@ -127,7 +122,7 @@ def test_an_unknown_rule_lists_those_of_the_plugin(
     ("code", "message"),
     [
         (None, "There is no plugin file"),
-        ("x = 1", "adds nothing: it must use @dnasa.rules.rule, or register of dnasa.topology or dnasa.channels"),
+        ("x = 1", "adds nothing: it must use @dnasa.rules.rule or dnasa.topology.register"),
         ("\n1 / 0", "failed at line 2: ZeroDivisionError"),
         ("def", "SyntaxError"),
         ("raise SystemExit(0)", "failed at line 1: SystemExit"),

@@ -257,11 +257,11 @@ def test_a_finished_study_is_read_and_refused_if_its_settings_changed(
 def test_problems_have_their_own_communication(tmp_path: Path) -> None:
     """A cell with these settings is the comparison with these options."""
     file = tmp_path / "messages.toml"
-    table = '[problem.least_squares]\nrounds = 2\nevery = 3\ncompress = "8bit"\n'
+    table = '[problem.least_squares]\nrounds = 2\nevery = 3\ncompress = "sign"\n'
     file.write_text(LEAST + 'graphs = ["ring"]\nrules = ["dnasa"]\n' + table)
     assert run("study", file, "--out", tmp_path / "a").returncode == 0
     words = "compare --problem least_squares --nodes 4 --steps 5 --rules dnasa --topology ring --evaluate 5"
-    options = "--rounds 2 --every 3 --compress 8bit"
+    options = "--rounds 2 --every 3 --compress sign"
     assert run(*words.split(), *options.split(), "--out", tmp_path / "b").returncode == 0
     one, other = (pd.read_csv(path / "history.csv") for path in (tmp_path / "a" / "least_squares-ring", tmp_path / "b"))
     columns = ["step", "bytes", "test_loss"]

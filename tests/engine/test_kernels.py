@@ -331,48 +331,7 @@ def test_integers_refuses_arrays_of_another_size_or_type(words: Array, halves: A
         compiled.integers(words, halves, out, streams, 0, 9)
 
 
-# ---------------------------------------------------------------- quantized numbers
-
-
-def quantize(kernel: str, **changes: Any) -> None:
-    arguments = {
-        "numbers": np.ones((2, 301), np.float32),
-        "payloads": np.zeros((2, 4 + 151), np.uint8),
-        "rows": 2,
-        "width": 301,
-        "bits": 4,
-        "is_double": False,
-    }
-    getattr(compiled, kernel)(*(arguments | changes).values())
-
-
-@pytest.mark.parametrize("kernel", ["encode", "decode"])
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"numbers": np.ones(601, np.float32)}, "numbers has 601"),
-        ({"numbers": np.ones((2, 602), np.float32)[:, ::2]}, "numbers is not a contiguous"),
-        ({"is_double": True}, "numbers is not an array of float64"),
-        ({"payloads": np.zeros(309, np.uint8)}, "payloads has 309"),
-        ({"payloads": np.zeros(310, np.int8)}, "payloads is not an array of uint8"),
-        ({"bits": 8}, "payloads has 310"),
-        ({"bits": 3}, "4 or 8 bits"),
-        ({"rows": -2, "width": -301}, "not positive"),
-        ({"rows": HUGE}, "too large"),
-    ],
-)
-def test_quantizing_refuses_arrays_that_do_not_fit(kernel: str, changes: dict[str, Any], words: str) -> None:
-    quantize(kernel)
-    with pytest.raises(ValueError, match=words):
-        quantize(kernel, **changes)
-
-
-@pytest.mark.parametrize(("kernel", "name"), [("encode", "payloads"), ("decode", "numbers")])
-def test_quantizing_refuses_a_read_only_array_that_it_would_write(kernel: str, name: str) -> None:
-    array = np.zeros(310, np.uint8) if name == "payloads" else np.ones(602, np.float32)
-    array.flags.writeable = False
-    with pytest.raises(ValueError, match=name):
-        quantize(kernel, **{name: array})
+# ---------------------------------------------------------------- residues and the radius
 
 
 def residues(kernel: str, **changes: Any) -> None:

@@ -1,6 +1,5 @@
 """The loop: what it records, what it refuses, and that a batch is nothing but its runs."""
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from inspect import signature
@@ -16,12 +15,8 @@ from thread_network import run_threads
 import dnasa
 from dnasa import Result, rules, topology
 from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule
-from dnasa.data import Dataset
-from dnasa.networks.simulated import connect
-from dnasa.problems import Classification, Custom, LeastSquares, RobustRegression, Supervised
-from dnasa.problems.losses import cross_entropy
+from dnasa.problems import Classification, Custom, LeastSquares
 from dnasa.rules import schedules
-from dnasa.runs.divergence import Divergence
 from dnasa.runs.history import Evaluation
 
 
@@ -96,13 +91,6 @@ def test_a_batch_of_runs_equals_separate_runs_exactly() -> None:
         eta = None if np.isnan(row.eta) else row.eta
         alone = dnasa.solve(problem, graph, row.rule, steps=30, eta=eta, seed=row.seed)
         np.testing.assert_array_equal(batch.x[run], alone.x)
-
-
-def test_schedules_side_by_side_equal_separate_runs_exactly() -> None:
-    problem, graph = LeastSquares(dim=20), topology.ring(6)
-    both = dnasa.solve(problem, graph, rule=["dnasa:fixed", "dnasa:diminishing"], steps=60)
-    for run, name in enumerate(["fixed", "diminishing"]):
-        np.testing.assert_array_equal(both.x[run], dnasa.solve(problem, graph, f"dnasa:{name}", steps=60).x)
 
 
 def test_a_rule_of_ones_own_may_sweep() -> None:
@@ -187,25 +175,6 @@ def test_least_squares_gradients_are_unbiased(batch: int) -> None:
     np.testing.assert_allclose(mean[0, 0], 2 * (x[0, 0, 0] - problem.theta), atol=0.2)
 
 
-def test_robust_regression_gradient_is_that_of_its_loss() -> None:
-    problem = RobustRegression(4, dim=3, rows=10)
-    x, h = np.array([[[0.3, -0.2, 0.9]]]), 1e-6
-    gradient = problem.evaluate(x, range(4))["gradient"][0, 0]
-    for j in range(3):
-        shift = h * np.eye(3)[j]
-        up, down = (problem.evaluate(x + sign * shift, range(4))["train_loss"].item() for sign in (1, -1))
-        assert gradient[j] == pytest.approx((up - down) / (2 * h), abs=1e-6)
-    points = np.broadcast_to(x[:, :, None], (1, 1, 4, 3))
-    drawn = np.mean([problem.gradient(points, range(4), [0], t).mean(2) for t in range(4000)], axis=0)
-    np.testing.assert_allclose(drawn[0, 0], gradient, atol=0.05)
-
-
-def test_robust_regression_is_the_same_function_for_any_number_of_nodes() -> None:
-    x = np.full((1, 1, 10), 0.4)
-    losses = [RobustRegression(n).evaluate(x, range(n))["train_loss"].item() for n in (1, 4, 32)]
-    np.testing.assert_allclose(losses, losses[0])
-
-
 def bad(value: Any) -> Any:
     """Of the wrong type on purpose."""
     return value
@@ -245,19 +214,10 @@ def broken(gradient: Callable[..., Any]) -> Custom:
         ),
         (lambda p, g: dnasa.solve(p, g, steps=5, start=bad("a")), "start must be an array of real numbers"),
         (lambda p, g: dnasa.solve(p, g, steps=5, start=bad([[1], [1, 2]])), "start must be an array of real numbers"),
-        (lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(stop={"rule": 1})), "no metric 'rule' to stop at"),
-        (
-            lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(stop={"consensus": bad("a")})),
-            "threshold of 'consensus'",
-        ),
-        (
-            lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(stop=bad(["consensus"]))),
-            "stop must be a dictionary",
-        ),
         (lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(callback=bad(3))), "callback must be a function"),
         (
             lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(metrics={"step": lambda x: 1.0})),
-            "'step' is a column of every history",
+            "metrics must be a dictionary of functions by name, with names other than",
         ),
         (lambda p, g: LeastSquares(noise=-1), "noise must be"),
         (lambda p, g: LeastSquares(dtype="float16"), "Unknown dtype 'float16'"),
@@ -280,7 +240,6 @@ def broken(gradient: Callable[..., Any]) -> Custom:
         (lambda p, g: dnasa.solve(broken(lambda x, i, r: 1.0), g, steps=5), "node 0 has shape"),
         (lambda p, g: dnasa.solve(broken(lambda x, i, r: x * np.nan), g, steps=5), "node 0 at step 0 is not finite"),
         (lambda p, g: Custom(lambda x, i, r: x, start=[0, 0]), "one-dimensional"),
-        (lambda p, g: RobustRegression(5), "power of two"),
         (lambda p, g: LeastSquares(dim=0), "dim must be a positive whole"),
         (lambda p, g: LeastSquares(batch=0), "batch must be a positive whole"),
     ],
@@ -312,19 +271,6 @@ def test_wishart_has_the_moments_of_real_samples() -> None:
     np.testing.assert_allclose(drawn.std(0), real.std(0), rtol=0.06)
 
 
-def test_a_hopeless_comparison_ends_in_rows_that_say_so() -> None:
-    result = dnasa.solve(LeastSquares(dim=5), topology.ring(4), "dsgd", eta=[1e150, 1e160], steps=100, evaluate=[100])
-    assert result.final().test_loss.isna().all()
-    assert result.runs.diverged.notna().all()
-
-
-def test_a_diverging_custom_run_leaves_the_others_alone() -> None:
-    problem = Custom(lambda x, node, rng: 4 * x**3, start=3 * np.ones(2), loss=lambda x, node: float((x**4).sum()))
-    result = dnasa.solve(problem, topology.ring(4), "dsgd", eta=[0.001, 1.0], steps=100)
-    assert result.runs.diverged.isna().tolist() == [True, False]
-    assert result.final().train_loss[0] < 81
-
-
 def test_a_gradient_function_may_do_as_it_likes_with_its_x() -> None:
     def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
         x -= 1
@@ -338,11 +284,6 @@ def test_a_start_of_ones_own_with_gradients_is_not_recorded() -> None:
     start = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     result = dnasa.solve(quadratic(torch), topology.ring(4), "dsgd", eta=0.1, steps=5, start=start)
     assert not result.x.requires_grad
-
-
-def test_a_start_with_gradients_is_not_recorded() -> None:
-    problem = Custom(lambda x, node, rng: x - 1, start=torch.zeros(2, requires_grad=True))
-    assert not dnasa.solve(problem, topology.ring(3), steps=5).x.requires_grad
 
 
 def test_what_is_counted_belongs_to_each_rule_and_round() -> None:
@@ -362,19 +303,6 @@ def test_what_is_counted_on_a_changing_graph_is_what_each_step_sends() -> None:
     assert history.messages.tolist() == [0, 8, 14, 20, 28]
 
 
-def test_checks_on_a_gpu_are_read_before_they_take_much_memory() -> None:
-    class OnGPU(np.ndarray):
-        is_cuda = True
-
-        def isfinite(self) -> Array:
-            return np.isfinite(np.asarray(self))
-
-    divergence = Divergence(connect(topology.ring(4)), variants=1, seeds=1)
-    for t in range(5000):
-        divergence.check_gradient(np.zeros((1, 1, 4, 3)).view(OnGPU), t)
-    assert len(divergence.pending) <= 1000
-
-
 def test_d2_is_allowed_where_the_rounds_make_w_positive() -> None:
     assert dnasa.solve(
         LeastSquares(dim=5), dnasa.connect(topology.ring(4), rounds=2), "d2", eta=0.01, steps=5
@@ -386,7 +314,7 @@ def test_d2_is_allowed_where_the_rounds_make_w_positive() -> None:
 def test_a_network_of_ones_own_needs_three_things_and_its_graph() -> None:
     graph = topology.ring(4)
     network = dnasa.Network(4, lambda messages, t: tuple(graph.weights @ m for m in messages), lambda a: a.mean(-2))
-    with pytest.raises(InputError, match="does not say which graph it has"):
+    with pytest.raises(InputError, match="must be one of dnasa"):
         dnasa.solve(LeastSquares(dim=5), network, steps=20)
     own = dnasa.solve(LeastSquares(dim=5), replace(network, topology=graph), steps=20)
     np.testing.assert_allclose(own.x, dnasa.solve(LeastSquares(dim=5), graph, steps=20).x, atol=1e-12)
@@ -435,16 +363,6 @@ def test_a_rule_made_from_a_number_says_what_a_schedule_is(name: str, number: An
             dnasa.solve(quadratic(), dnasa.connect(graph, overlap=True), rule, steps=20)
 
 
-@pytest.mark.parametrize("rule", ["dnasa", "dsgd"])
-def test_a_gradient_of_the_wrong_number_of_runs_is_refused(rule: str) -> None:
-    class Wrong(LeastSquares):
-        def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-            return super().gradient(x, nodes, seeds, t)[:, :1]
-
-    with pytest.raises(InputError, match="shape"):
-        dnasa.solve(Wrong(dim=3), topology.ring(5), rule, eta=None if rule == "dnasa" else 0.1, steps=3, seed=[0, 1])
-
-
 @pytest.mark.parametrize("library", [np, torch])
 def test_large_finite_gradients_are_not_divergence(library: ModuleType) -> None:
     start = np.zeros(8, np.float32) if library is np else torch.zeros(8)
@@ -476,19 +394,7 @@ def test_a_run_that_ends_with_an_absurd_loss_has_diverged_though_it_is_finite(tm
     assert late.runs.diverged.isna().all(), "The start was not measured, so nobody knows how large is absurd."
 
 
-def test_divergence_is_recorded_with_its_step_and_node() -> None:
-    class Broken(LeastSquares):
-        def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-            g = super().gradient(x, nodes, seeds, t)
-            if t == 7:
-                g[:, :, 3] = np.nan
-            return g
-
-    run = dnasa.solve(Broken(dim=3), topology.ring(5), steps=20).runs.iloc[0]
-    assert (run.diverged, run.diverged_node) == (7, 3)
-
-
-@pytest.mark.parametrize("processes", [2, 5])
+@pytest.mark.parametrize("processes", [1, 2, 5])
 def test_divergence_in_one_process_is_recorded_with_its_step_and_node(processes: int) -> None:
     class Broken(LeastSquares):
         def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
@@ -501,11 +407,6 @@ def test_divergence_in_one_process_is_recorded_with_its_step_and_node(processes:
     work = lambda network: dnasa.solve(Broken(dim=3), network, steps=20, evaluate=10)  # noqa: E731
     for result in run_threads(graph, work, processes):
         assert (result.runs.diverged[0], result.runs.diverged_node[0]) == (7, 3)
-
-
-def test_gradient_tracking_has_a_tracking_metric() -> None:
-    final = dnasa.solve(LeastSquares(dim=4), topology.ring(4), "dsgt", eta=0.01, steps=200).final()
-    assert 0 < final.tracking[0] < 2
 
 
 @pytest.mark.parametrize(
@@ -538,13 +439,6 @@ def test_a_callback_sees_every_evaluation_and_may_stop_the_run() -> None:
     np.testing.assert_allclose(seen[-1].mean[0], result.mean)
 
 
-def test_a_run_that_is_stopped_at_its_start_makes_no_further_evaluation() -> None:
-    result = dnasa.solve(
-        quadratic(), topology.ring(4), steps=30, evaluate=1, record=dnasa.Record(callback=lambda e: e.step == 0)
-    )
-    assert result.history.step.tolist() == [0]
-
-
 def test_traffic_is_that_of_the_steps_taken() -> None:
     def work(network: Network) -> Any:
         record = dnasa.Record(callback=lambda e: e.step == 4)
@@ -554,23 +448,11 @@ def test_traffic_is_that_of_the_steps_taken() -> None:
     assert [timing["messages_per_step"] for timing in run_threads(topology.ring(4), work)] == [2, 2, 2, 2]
 
 
-def test_an_undefined_own_metric_is_neither_divergence_nor_a_reason_to_stop() -> None:
-    record = dnasa.Record(metrics={"odd": lambda x: float("nan")}, stop={"odd": 1.0})
+def test_an_undefined_own_metric_is_no_divergence() -> None:
+    record = dnasa.Record(metrics={"odd": lambda x: float("nan")})
     result = dnasa.solve(quadratic(), topology.ring(4), steps=30, evaluate=10, record=record)
     assert result.history.step.tolist() == [0, 10, 20, 30]
     assert result.runs.diverged.isna().all()
-
-
-def test_a_run_stops_at_a_threshold(tmp_path: Path) -> None:
-    problem, graph = LeastSquares(dim=3), topology.ring(4)
-    result = dnasa.solve(
-        problem, graph, steps=2000, evaluate=10, folder=tmp_path / "run", record=dnasa.Record(stop={"grad_norm": 0.3})
-    )
-    assert result.history.step.iloc[-1] < 2000
-    assert result.final().grad_norm[0] <= 0.3 < result.history.grad_norm.iloc[-2]
-    assert "Stopped at step" in (tmp_path / "run" / "log.txt").read_text()
-    with pytest.raises(InputError, match="no metric 'gradnorm' to stop at"):
-        dnasa.solve(problem, graph, steps=5, record=dnasa.Record(stop={"gradnorm": 1}))
 
 
 def test_processes_stop_together() -> None:
@@ -578,11 +460,11 @@ def test_processes_stop_together() -> None:
 
     def work(network: Network) -> Result:
         return dnasa.solve(
-            LeastSquares(dim=3), network, steps=500, evaluate=5, record=dnasa.Record(stop={"grad_norm": 0.5})
+            LeastSquares(dim=3), network, steps=500, evaluate=5, record=dnasa.Record(callback=lambda e: e.step == 20)
         )
 
     steps = [result.history.step.iloc[-1] for result in run_threads(graph, work, 2)]
-    assert steps[0] == steps[1] < 500
+    assert steps == [20, 20]
 
 
 def test_own_metrics_are_in_the_history() -> None:
@@ -718,15 +600,9 @@ def test_rows_are_node_weights() -> None:
 
 
 def test_node_weights_of_unknown_rows_are_refused() -> None:
-    with pytest.raises(InputError, match="data is unlimited, so nodes have no number of rows"):
-        dnasa.solve(quadratic(), topology.ring(4), steps=3, node_weights="rows")
-    with pytest.raises(InputError, match="node_weights must be 'rows' or a positive number for each node, not 'size'"):
-        dnasa.solve(quadratic(), topology.ring(4), steps=3, node_weights="size")  # type: ignore[arg-type]
-
-
-def test_an_unknown_option_is_named() -> None:
-    with pytest.raises(TypeError, match="step_size"):
-        dnasa.solve(LeastSquares(dim=3), topology.ring(4), steps=3, step_size=0.1)  # type: ignore[call-arg]
+    for weights in ("rows", bad("size")):
+        with pytest.raises(InputError, match="or 'rows' where nodes have rows; not "):
+            dnasa.solve(quadratic(), topology.ring(4), steps=3, node_weights=weights)
 
 
 @pytest.mark.parametrize("where", ["problem", "nodes"])
@@ -734,23 +610,10 @@ def test_a_start_that_is_not_finite_is_refused(where: str) -> None:
     start = np.zeros((4, 3))
     start[2, 1] = np.nan
     problem = Custom(lambda x, node, rng: x, start[2] if where == "problem" else np.zeros(3))
-    message = "start is nan at coordinate 1" if where == "problem" else "start of node 2 is nan at coordinate 1"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(
+        InputError, match=r"start is nan at \[1\]" if where == "problem" else r"start is nan at \[2, 1\]"
+    ):
         dnasa.solve(problem, topology.ring(4), steps=5, start=None if where == "problem" else start)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"eta": "0.1"}, "eta must be a positive number, not '0.1'"),
-        ({"eta": -0.5}, r"eta must be a positive number, not -0\.5"),
-        ({"seed": "a"}, "A seed must be a whole number from 0 on, not 'a'"),
-    ],
-)
-def test_wrong_options_are_named_with_the_remedy(options: dict[str, Any], message: str) -> None:
-    problem = Custom(lambda x, node, rng: x, np.zeros(3))
-    with pytest.raises(InputError, match=message):
-        dnasa.solve(problem, topology.ring(4), "dsgd", steps=5, **options)
 
 
 @pytest.mark.parametrize("seeds", [1, 30])
@@ -763,27 +626,3 @@ def test_a_result_is_printed_as_its_settings_and_last_values(seeds: int) -> None
     assert "1.25" in repr(result)
     assert ("... and 25 more runs" in lines) == (seeds == 30)
     assert len(lines) < 20
-
-
-def test_a_run_that_gets_worse_than_trained_weights_warns_once() -> None:
-    problem, graph = LeastSquares(), topology.ring(4)
-    options: Any = {"steps": 40, "evaluate": 10, "progress": False}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        trained = dnasa.solve(problem, graph, "dsgd", eta=0.003, **options | {"steps": 400})
-        dnasa.solve(problem, graph, "dsgd", eta=1e-6, start=trained.mean, **options)
-    with pytest.warns(UserWarning, match="test loss is .* at step 10, .* at the start") as warned:
-        dnasa.solve(problem, graph, "dsgd:constant", eta=0.05, start=trained.mean, **options)
-    assert len(warned) == 1
-
-
-def test_a_model_that_comes_trained_and_gets_worse_warns_at_the_end() -> None:
-    """Nobody said that it is trained, but it is better than the most frequent class."""
-    inputs = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
-    classes = (inputs[:, 0] > 0).astype(int)
-    module = torch.nn.Linear(1, 2, bias=False)
-    module.weight.data = torch.tensor([[-1.0], [1.0]])
-    wrong = Dataset("wrong", inputs, 1 - classes, inputs, classes)
-    problem = Supervised(module, cross_entropy, wrong, [np.arange(20), np.arange(20, 40)])
-    with pytest.warns(UserWarning, match="dsgd: the test accuracy is 0 at step 60, 1 at the start"):
-        dnasa.solve(problem, topology.ring(2), "dsgd", eta=1, steps=60, evaluate=20, progress=False)

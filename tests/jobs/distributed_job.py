@@ -170,7 +170,7 @@ def all_reduce(engine: str) -> None:
     net = connect("complete", engine)
     model = nn.Linear(3, 1).double()
     nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
-    opt = Decentralized(model, net, steps=20, nonfinite="skip")
+    opt = Decentralized(model, net, steps=20)
     for _ in range(20):
         opt.zero_grad()
         ((model(torch.ones(1, 3).double()) - net.rank) ** 2).mean().backward()

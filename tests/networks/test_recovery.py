@@ -147,7 +147,7 @@ def test_a_process_that_joins_has_the_mean_of_the_others_and_their_frozen_parame
 @pytest.mark.filterwarnings("ignore:After step")
 def test_a_process_with_another_rule_is_refused_and_the_others_continue(tmp_path: Path) -> None:
     def join(late: Process) -> None:
-        with pytest.raises(InputError, match="another setting of the rule than this process"):
+        with pytest.raises(InputError, match="another setting of rule than this process"):
             Decentralized(model(), late.connect(), "adanasa")
         late.end()
 

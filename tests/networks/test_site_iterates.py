@@ -105,7 +105,7 @@ def test_every_rule_has_the_simulators_iterates(tmp_path: Path, name: str) -> No
 @pytest.mark.parametrize(
     ("how", "rules"),
     [
-        ({"compress": "8bit"}, ["dnasa", "adanasa", "dsgd"]),
+        ({"compress": "sign"}, ["dnasa", "adanasa", "dsgd"]),
         ({"compress": "moniqua:8,4,8/8"}, ["adanasa"]),
         ({"dtype": "bfloat16"}, ["dnasa"]),
         ({"rounds": 2}, ["dnasa", "adanasa"]),

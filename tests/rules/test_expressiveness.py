@@ -200,13 +200,13 @@ def sending(messages: Callable[..., Messages]) -> core.Rule:
     ("rule", "words"),
     [
         (sending(lambda s, g: (s.x[..., :1, :],)), "Message 0 of this rule is ndarray of shape"),
-        (sending(lambda s, g: (s.x.astype(np.float32),)), "dtype float32; it must be like x"),
+        (sending(lambda s, g: (s.x.astype(np.float32),)), "float32; it must be like x"),
         (sending(lambda s, g: (1.0,)), "Message 0 of this rule is float"),
         (sending(lambda s, g: s.x), "must return two things: a tuple of messages"),
         (core.Rule(Bare, lambda s, g, t: s, lambda s, m: s), "must return two things: a tuple of messages"),
         (
             core.Rule(Bare, lambda s, g, t: ((s.x, s.x), s), lambda s, m: one(m)),
-            "receive fails on the 2 messages that early and send gave",
+            "receive fails on the 2 messages sent",
         ),
         (core.Rule(Bare, lambda s, g, t: ((s.x,), s), lambda s, m: Bare(m[1])), "receive fails on the 1 messages"),
         (

@@ -151,7 +151,6 @@ def command(*words: str) -> Callable[[Path], None]:
 COMMANDS: dict[str, Callable[[Path], None]] = {
     "train": command(*TRAIN, "--out", "{F}"),
     "train --force": command(*TRAIN, "--out", "{F}", "--force"),
-    "train with a trace": command(*TRAIN, "--out", "{F}", "--trace", "{F}/trace.json"),
     "compare": command(*COMPARE, "--out", "{F}"),
     "compare --force": command(*COMPARE, "--out", "{F}", "--force"),
     "study": command("study", "study.toml", "--out", "{F}"),

@@ -227,7 +227,7 @@ def test_rules_that_need_a_fixed_graph_fail_on_a_changing_one(rule: str, eta: fl
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 8, 33])
-@pytest.mark.parametrize("channel", [None, compression("4bit")])
+@pytest.mark.parametrize("channel", [None, compression("sign")])
 @pytest.mark.parametrize("name", rules.RULES)
 def test_every_rule_can_use_its_default_graph(name: str, channel: Channel | None, nodes: int) -> None:
     graph = topology.default(nodes, [example(name)], channel)
@@ -242,8 +242,8 @@ def test_the_default_ring_is_lazy_only_for_rules_that_need_it(rule: str, weights
 
 
 def test_compression_and_weights_have_a_ring_by_default() -> None:
-    assert topology.default(8, channel=compression("4bit")).name == "ring"
+    assert topology.default(8, channel=compression("sign")).name == "ring"
     assert topology.default(8, channel=cast("bfloat16")).name == "exact"
     lazy = topology.default(8, weights="lazy")
     assert lazy.fingerprint == topology.ring(8, weights="lazy").fingerprint
-    assert [network.topology.name for network in (connect(), connect(compress="4bit"))] == ["exact", "ring"]
+    assert [network.topology.name for network in (connect(), connect(compress="sign"))] == ["exact", "ring"]

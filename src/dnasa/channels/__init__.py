@@ -1,37 +1,26 @@
-"""How messages travel: as they are, in 16 bits, compressed with memory, lost or late. Every rule can use every channel."""
+"""How messages travel: as they are, in 16 bits, compressed with memory, or lost. Every rule can use every channel."""
 
 from typing import TYPE_CHECKING, Any
 
-from dnasa.channels.codec import Codec
-from dnasa.channels.compressed import COMPRESSIONS, cast, choco, compression, register
+from dnasa.channels.compressed import Codec, choco
 from dnasa.channels.exchange import exchange
 from dnasa.channels.faulty import faulty
+from dnasa.channels.named import cast, compression
+from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
-    from dnasa.channels.codecs import quantised, random_k, sign, top_k
+    from dnasa.channels.codecs import sign, top_k
     from dnasa.channels.modular import moniqua
 
-__all__ = [
-    "Codec",
-    "cast",
-    "choco",
-    "compression",
-    "exchange",
-    "faulty",
-    "moniqua",
-    "quantised",
-    "random_k",
-    "register",
-    "sign",
-    "top_k",
-]
+__all__ = ["Codec", "cast", "choco", "compression", "exchange", "faulty", "moniqua", "sign", "top_k"]
 
 
 def __getattr__(name: str) -> Any:
     """Compression needs torch, which is imported on first use."""
-    for built_in in COMPRESSIONS.values():
-        if built_in.function == name:
-            return built_in.load()
+    if name in ("moniqua", "sign", "top_k"):
+        with needed_by("Compression"):
+            from dnasa.channels import codecs, modular
+        return getattr(modular if name == "moniqua" else codecs, name)
     raise AttributeError(f"module 'dnasa.channels' has no attribute '{name}'")
 
 

@@ -1,126 +1,46 @@
 """Compressed messages, for any rule: with memory (CHOCO, Koloskova et al., 2019) or without."""
 
-import re
-from collections.abc import Callable
-from functools import partial
-from importlib import import_module
-from inspect import signature
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from dnasa.arrays import like, norm
-from dnasa.channels.codec import Codec, transmit
 from dnasa.channels.exchange import check_memory
-from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, UserCode, check_new_name, choose
-from dnasa.extras import needed_by
+from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, UserCode
+
+COMPRESSIONS = ("moniqua", "topk", "sign")  # by name
 
 
-class Builtin(NamedTuple):
-    """A compression with a name: a function that needs torch, and so is imported on first use, and its arguments."""
+class Codec(NamedTuple):
+    """What compresses messages. What is random in it is a function of t (and a seed) alone, the same at all nodes.
 
-    function: str
-    arguments: tuple[Any, ...] = ()
-    module: str = "codecs"
-    takes_text: bool = False  # after `NAME:`, instead of a number
-
-    def load(self) -> Callable[..., Any]:
-        with needed_by("Compression"):
-            return getattr(import_module(f"dnasa.channels.{self.module}"), self.function)
-
-    @property
-    def make(self) -> Callable[..., Any]:
-        return partial(self.load(), *self.arguments)
-
-
-COMPRESSIONS = {
-    "moniqua": Builtin("moniqua", module="modular", takes_text=True),
-    "topk": Builtin("top_k"),
-    "randk": Builtin("random_k"),
-    "8bit": Builtin("quantised", (8,)),
-    "4bit": Builtin("quantised", (4,)),
-    "sign": Builtin("sign"),
-}
-"""Built-in codecs, and channels of their own, by name."""
-DTYPES = ("bfloat16", "float16")
-REGISTERED: dict[str, Callable[..., Codec]] = {}
-"""The user's codecs, by name."""
-
-
-def register(name: str, make: Callable[..., Codec]) -> None:
-    """Make a compressor of your own usable by name: in `connect` and `solve` (`compress=`) and as `--compress NAME`.
-
-    Registering a name again replaces a codec of your own, not a built-in one.
-
-    Args:
-        name: Letters, digits, - and _.
-        make: A function that returns a `Codec`. If it takes a number, `NAME:4` calls it with 4.
+    Attributes:
+        encode: `encode(a, t)` turns `(..., k, m)` into payload rows `(..., k, w)` of any dtype.
+        decode: `decode(payload, like, t)` turns them back; `like` is a message, for its width and dtype.
+        row_bytes: `row_bytes(a)` is the number of bytes of a node's row on the wire.
+        name: For titles and checkpoints.
+        gamma: CHOCO's default with this codec; None: it needs no memory, and what it leaves out stays with its owner.
     """
-    check_new_name("codec", name, COMPRESSIONS)
-    if not callable(make):
-        raise InputError(f"The maker of codec '{name}' must be a function that returns a Codec.")
-    REGISTERED[name] = make
 
+    encode: Callable[[Array, int], Array]
+    decode: Callable[[Array, Array, int], Array]
+    row_bytes: Callable[[Array], float]
+    name: str
+    gamma: float | None = 0.3
 
-def compression(how: str | Codec) -> Channel:
-    """Messages compressed by a codec, with CHOCO's memory where the codec needs it, or by a channel of its own.
+    def size(self, message: Array, number: int, t: int) -> float:
+        """The bytes of a row, the same for all messages and steps: the `size` of a channel.
 
-    Args:
-        how: A `Codec`, or the name of a built-in or registered one, such as topk:0.01 or moniqua:8. `sign,gamma=0.2` sets
-            CHOCO's gamma.
-    """
-    if not isinstance(how, str):
-        return _carried(how)
-    parts = re.fullmatch(r"([^:,]*)(?::(.*?))?(?:,\s*gamma\s*=(.*))?", how.strip())
-    if parts is None:
-        raise InputError(f"Compression takes a name and gamma, such as topk:0.01,gamma=0.3; not '{how}'.")
-    name, argument, gamma = parts.groups()
-    made = _by_name(name.strip(), argument)
-    if isinstance(made, Codec):
-        return _carried(made) if gamma is None else choco(made, _number("gamma", gamma))
-    if gamma is not None:
-        raise InputError(f"{name} has no gamma: leave ',gamma={gamma}' out.")
-    return made
+        Args:
+            message: The message.
+            number: Its number within the step.
+            t: The step, from 0.
+        """
+        return self.row_bytes(message)
 
-
-def _carried(codec: Codec) -> Channel:
-    return without_memory(codec) if isinstance(codec, Codec) and codec.gamma is None else choco(codec)
-
-
-def _by_name(name: str, argument: str | None) -> Codec | Channel:
-    known = choose("compression", name, COMPRESSIONS | REGISTERED)
-    make = known.make if name in COMPRESSIONS else known
-    parameters = list(signature(make).parameters.values())
-    if argument is not None and not parameters:
-        raise InputError(f"{name} takes no number: leave ':{argument}' out.")
-    if argument is None and any(parameter.default is parameter.empty for parameter in parameters):
-        what = "the share of numbers to send" if parameters[0].name == "share" else f"its {parameters[0].name}"
-        raise InputError(f"{name} needs {what}, such as {name}:{0.01 if name in COMPRESSIONS else 4}.")
-    if name in COMPRESSIONS and known.takes_text:
-        return make() if argument is None else make(argument)
-    codec = make() if argument is None else make(_number(f"The {parameters[0].name} of {name}", argument))
-    if not isinstance(codec, Codec):
-        raise InputError(f"The maker of codec '{name}' must return a Codec, not {type(codec).__name__}.")
-    return codec if name in COMPRESSIONS else codec._replace(name=name if argument is None else f"{name}:{argument}")
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        return int(text) if text.strip().isdecimal() else float(text)
-    except ValueError:
-        raise InputError(f"{name} must be a number, not '{text}'.") from None
-
-
-def cast(dtype: str) -> Channel:
-    """Messages travel in 16 bits, while the state stays in full precision.
-
-    Args:
-        dtype: "bfloat16" or "float16".
-    """
-    choose("message dtype", dtype, dict.fromkeys(DTYPES))
-    with needed_by("A message dtype of 16 bits"):
-        from dnasa.channels.codecs import rounded
-    return without_memory(rounded(dtype))
+    def __repr__(self) -> str:
+        return f"Codec {self.name}, {'no memory' if self.gamma is None else f'gamma = {self.gamma:.3g}'}"
 
 
 def without_memory(codec: Codec) -> Channel:
@@ -130,7 +50,7 @@ def without_memory(codec: Codec) -> Channel:
     """
 
     def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int, first: int) -> tuple[Messages, Memory]:
-        sent, mixed = transmit(codec, messages, multiply, t)
+        sent, mixed = _transmit(codec, messages, multiply, t)
         return tuple(w + (y - q) for w, y, q in zip(mixed, messages, sent, strict=True)), memory
 
     def init(message: Array) -> tuple[Array, ...]:
@@ -138,38 +58,6 @@ def without_memory(codec: Codec) -> Channel:
         return ()
 
     return Channel(init, exchange, settings=codec.name, size=codec.size)
-
-
-def _check(codec: Codec, message: Array) -> None:
-    """Refuse a codec that does not decode rows of the message's kind to the same kind, nearer to them than zeros are."""
-    count, width = message.shape[-2:]
-    rows = like(np.resize(np.sin(np.arange(1, 1000, dtype=np.float32)), (min(count, 2), width)), message)
-    with UserCode(lambda: f"encode(a, t) of codec '{codec.name}'"):
-        payload = codec.encode(rows, 0)
-    with UserCode(lambda: f"decode(payload, like, t) of codec '{codec.name}'"):
-        arrived = codec.decode(payload, rows, 0)
-    with UserCode(lambda: f"row_bytes(a) of codec '{codec.name}'"):
-        stated = codec.row_bytes(rows)
-    if type(arrived) is not type(rows) or (arrived.shape, arrived.dtype) != (rows.shape, rows.dtype):
-        raise InputError(
-            f"Codec '{codec.name}' decodes a {_kind(rows)} to a {_kind(arrived)}: decode must return what encode was given, "
-            "in shape, dtype and library."
-        )
-    if not (norm(rows - arrived) <= norm(rows) * (1 + 1e-3)).all():
-        raise InputError(
-            f"Codec '{codec.name}' decodes to numbers that are farther from the message than zeros are, so errors would grow: "
-            "correct decode, or scale what it returns down."
-        )
-    if not hasattr(payload, "dtype") or payload.shape[-1] * payload.dtype.itemsize != stated:
-        raise InputError(
-            f"row_bytes of codec '{codec.name}' is {stated} for a {_kind(rows)}, but encode returns a {_kind(payload)}: "
-            "return the bytes of one of its rows."
-        )
-
-
-def _kind(a: Array) -> str:
-    shape = "" if getattr(a, "shape", None) is None else f" of shape {tuple(a.shape)} and {a.dtype}"
-    return f"{type(a).__name__}{shape}"
 
 
 def choco(codec: Codec, gamma: float | None = None) -> Channel:
@@ -183,23 +71,21 @@ def choco(codec: Codec, gamma: float | None = None) -> Channel:
     """
     if not isinstance(codec, Codec):
         raise InputError(f"CHOCO needs a Codec, such as channels.top_k(0.1), not {type(codec).__name__}.")
-    gamma = codec.gamma if gamma is None else gamma
-    if gamma is None:
-        raise InputError(f"{codec.name} has no default gamma for CHOCO: give one, at most the share of numbers sent.")
-    if not 0 < gamma <= 1:
-        raise InputError(f"CHOCO's gamma must be a number above 0 and at most 1, not {gamma}.")
+    factor = codec.gamma if gamma is None else gamma
+    if factor is None or not 0 < factor <= 1:
+        raise InputError(f"CHOCO's gamma must be a number above 0 and at most 1, not {factor}.")
 
     def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int, first: int) -> tuple[Messages, Memory]:
-        check_memory(memory, messages, counts=range(2, 3))
+        check_memory(memory, messages, count=2)
         changes = [y - xhat for y, (xhat, _) in zip(messages, memory, strict=True)]
-        sent = zip(memory, *transmit(codec, changes, multiply, t), strict=True)
+        sent = zip(memory, *_transmit(codec, changes, multiply, t), strict=True)
         after = tuple((xhat + q, total + mixed) for (xhat, total), q, mixed in sent)
         return tuple(corrected(y, xhat, total) for y, (xhat, total) in zip(messages, after, strict=True)), after
 
     def corrected(y: Array, xhat: Array, total: Array) -> Array:
         """y + gamma (total - xhat) with one new array: large ones take longer to allocate than to add."""
         mixed = total - xhat
-        mixed *= gamma
+        mixed *= factor
         mixed += y
         return mixed
 
@@ -207,10 +93,41 @@ def choco(codec: Codec, gamma: float | None = None) -> Channel:
         _check(codec, message)
         return 0 * message, 0 * message
 
-    return Channel(
-        init,
-        exchange,
-        settings=[codec.name, gamma],
-        size=codec.size,
-        fixed_graph=True,  # W xhat is a sum over all steps
-    )
+    settings = [codec.name, factor]
+    return Channel(init, exchange, settings, codec.size, fixed_graph=True)  # W xhat is a sum over all steps
+
+
+def _transmit(codec: Codec, arrays: Sequence[Array], multiply: Multiply, t: int) -> tuple[Messages, Messages]:
+    """Send the arrays encoded. Returns them as their receivers decode them, Q(a), and mixed, W Q(a)."""
+    own: dict[int, Array] = {}
+
+    def decoder(k: int) -> Callable[[Array], Array]:
+        def decode(payload: Array) -> Array:
+            arrived = codec.decode(payload, arrays[k], t)
+            own.setdefault(k, arrived)  # the first payload is this process's own
+            return arrived
+
+        return decode
+
+    numbers = range(len(arrays))
+    mixed = multiply(tuple(codec.encode(a, t) for a in arrays), [decoder(k) for k in numbers])
+    return tuple(own[k] for k in numbers), mixed
+
+
+def _check(codec: Codec, message: Array) -> None:
+    """Refuse a codec that does not decode rows to the same kind, nearer to them than zeros are, or miscounts its bytes."""
+    count, width = message.shape[-2:]
+    rows = like(np.resize(np.sin(np.arange(1, 1000, dtype=np.float32)), (min(count, 2), width)), message)
+    with UserCode(lambda: f"Codec '{codec.name}'"):
+        payload = codec.encode(rows, 0)
+        arrived = codec.decode(payload, rows, 0)
+        size = payload.shape[-1] * payload.dtype.itemsize
+        stated = codec.row_bytes(rows)
+    same = type(arrived) is type(rows) and (arrived.shape, arrived.dtype) == (rows.shape, rows.dtype)
+    if not same or not (norm(rows - arrived) <= norm(rows) * (1 + 1e-3)).all():
+        raise InputError(
+            f"Codec '{codec.name}' does not decode what it encoded: decode must return the shape, dtype and library that "
+            "encode was given, and numbers nearer to them than zeros are."
+        )
+    if size != stated:
+        raise InputError(f"row_bytes of codec '{codec.name}' is {stated}, but encode returns rows of {size} bytes.")

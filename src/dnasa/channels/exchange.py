@@ -33,13 +33,11 @@ def exchange(network: Network, memory: Memory, messages: Messages, t: int, first
     return messages, (*used, *others)
 
 
-def check_memory(
-    memory: Memory, messages: Messages, counts: range, width: Callable[[int], int] = lambda width: width
-) -> None:
+def check_memory(memory: Memory, messages: Messages, count: int, width: Callable[[int], int] = lambda m: m) -> None:
     """Check the arrays held for each message: a rule may send other messages than before, a checkpoint may hold anything."""
     for number, (message, arrays) in enumerate(zip(messages, memory, strict=True)):
         shapes = {tuple(a.shape) for a in arrays}
-        if len(arrays) not in counts or shapes - {(*message.shape[:-1], width(message.shape[-1]))}:
+        if len(arrays) != count or shapes - {(*message.shape[:-1], width(message.shape[-1]))}:
             raise InputError(
                 f"Message {number} has shape {tuple(message.shape)}, the channel remembers {len(arrays)} arrays of shape "
                 f"{', '.join(map(str, sorted(shapes)))} for it: a rule must send messages of the same widths in every step."

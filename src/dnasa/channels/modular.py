@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dnasa.arrays import compiled, like
-from dnasa.channels.codecs import array, in_blocks, kernels, packed, unpacked
+from dnasa.channels.codecs import in_blocks, packed, same_library, tensor, unpacked
 from dnasa.channels.exchange import check_memory
 from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply
 from dnasa.randomness import Streams
@@ -109,7 +109,7 @@ def moniqua(plan: int | str = 8) -> Channel:
         return entries[min(number, len(entries) - 1)]
 
     def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int, first: int) -> tuple[Messages, Memory]:
-        check_memory(memory, messages, counts=range(1, 2), width=block_count)
+        check_memory(memory, messages, count=1, width=block_count)
         offset, more = Streams("moniqua").at(0, 0, t).random(2).tolist()
         sent = [k for k in range(len(messages)) if entry(first + k).is_sent(t)]
         grids = [Grid(entry(first + k).bits, offset, 1 + more) for k in sent]
@@ -136,10 +136,10 @@ def moniqua(plan: int | str = 8) -> Channel:
 def encode(grid: Grid, message: Array, largest: Array) -> Array:
     numbers, width = tensor(message), message.shape[-1]
     seen = tensor(largest).to(numbers.dtype)
-    if fast := kernels(numbers, numbers.dtype):
+    if runs_in_c(numbers):
         payload = numbers.new_empty((*numbers.shape[:-1], row_bytes(width, grid.bits)), dtype=torch.uint8)
         rows = numbers.numel() // width
-        fast.encode_residues(
+        compiled.encode_residues(
             array(numbers), array(seen), array(payload), rows, width, *grid, numbers.dtype == torch.float64
         )
         return same_library(payload, message)
@@ -153,7 +153,7 @@ def mix(grid: Grid, message: Array, largest: Array, own: Array, links: Iterable[
     """The message after the exchange, and the largest differences seen, which stay near those of the neighbours."""
     numbers = tensor(message)
     seen = DECAY * tensor(largest).to(numbers.dtype)
-    how = _mix_compiled if kernels(numbers, numbers.dtype) else _mix
+    how = _mix_compiled if runs_in_c(numbers) else _mix
     mixed, seen = how(grid, numbers, seen.contiguous(), tensor(own), links)
     return same_library(mixed, message), same_library(seen, message)
 
@@ -194,9 +194,11 @@ def row_bytes(width: int, bits: int) -> int:
     return block_count(width) + -(-width * bits // 8)
 
 
-def tensor(a: Array) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(a)) if isinstance(a, np.ndarray) else a
+def runs_in_c(a: Tensor) -> bool:
+    in_memory = bool(a.numel()) and a.device.type == "cpu"
+    return compiled is not None and in_memory and a.dtype in (torch.float32, torch.float64)
 
 
-def same_library(a: Tensor, other: Array) -> Array:
-    return a.numpy() if isinstance(other, np.ndarray) else a
+def array(a: Tensor) -> np.ndarray:
+    """A tensor as kernels take it, in its own memory if that is contiguous."""
+    return a.detach().contiguous().numpy()

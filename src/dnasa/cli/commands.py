@@ -73,16 +73,13 @@ def train(context: typer.Context, given: Options) -> None:
     if given.dry_run:
         given = inputs.of_dry_run(given)
     inputs.start_logs(given)
-    if given.trace is not None:
-        make_folder(given.trace.parent)
     out, callback = given.out, None
     if given.tensorboard:
         if out is None:
             raise InputError("--tensorboard writes into the folder of the run: give --out.")
         callback = logging.tensorboard(out / "tensorboard", OwnFiles(out))
-    stop = inputs.thresholds(given.stop or ())
     own: Any = {"rule": inputs.rule_with_schedule(given), "eta": given.eta}
-    watched: Any = {"stop": stop, "callback": callback, "trace": given.trace}
+    watched: Any = {"callback": callback}
     begun = inputs.begin(context, given, [given.rule])
     given, graph = begun.given, begun.graph
     source, shared = inputs.prepare(begun, watched, check=partial(check, **own))

@@ -1,6 +1,5 @@
 """From options to the objects that `solve` takes."""
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -74,7 +73,7 @@ def prepare(
     from dnasa.tasks.sources import SourceOptions, checked_summaries, make_source
 
     given, graph, channel, folder = begun
-    rounds = given.rounds or ("1" if given.drop or given.away or given.stale else str(graph.rounds))
+    rounds = given.rounds or ("1" if given.drop else str(graph.rounds))
     shared = {
         "steps": given.steps,
         "weight_decay": given.weight_decay,
@@ -267,17 +266,17 @@ def begin_journal(folder: "RunFolder", given: Options) -> "Traffic":
 
 def make_channel(given: Options) -> "Channel | None":
     """How messages travel: with simulated faults, compressed, in 16 bits, or as they are."""
-    if not (given.drop or given.away or given.stale):
+    if not given.drop:
         return networks.choose_channel(given.message_dtype, None, given.compress)
     from dnasa.channels import faulty
 
     if given.clock is not None:
-        raise InputError("--clock expects all messages to arrive: leave it out, or --drop, --away and --stale.")
+        raise InputError("--clock expects all messages to arrive: leave it out, or --drop.")
     if given.compress is not None or given.message_dtype is not None:
-        raise InputError("--compress and --message-dtype cannot be combined with --drop, --away and --stale.")
+        raise InputError("--compress and --message-dtype cannot be combined with --drop.")
     if given.rounds not in (None, "1"):
-        raise InputError("--drop, --away and --stale need one round per exchange: leave out --rounds.")
-    return faulty(given.drop, given.away, given.stale, given.seed)
+        raise InputError("--drop needs one round per exchange: leave out --rounds.")
+    return faulty(given.drop, given.seed)
 
 
 def check_comparison(given: Options) -> list[str]:
@@ -317,19 +316,3 @@ def numbers(text: str) -> list[float]:
         return [float(part) for part in split(text)]
     except ValueError:
         raise InputError(f"--etas takes numbers separated by commas, such as 0.1,1,10; not '{text}'.") from None
-
-
-def thresholds(texts: Sequence[str]) -> dict[str, float]:
-    """Parse METRIC=NUMBER into the thresholds that `solve` stops at."""
-    out: dict[str, float] = {}
-    for text in texts:
-        metric, _, number = (part.strip() for part in text.partition("="))
-        try:
-            out[metric] = float(number)
-        except ValueError:
-            out[metric] = math.nan
-        if not metric or math.isnan(out[metric]):
-            raise InputError(f"--stop takes METRIC=NUMBER, such as grad_norm=0.01; not '{text}'.")
-    if len(out) < len(texts):
-        raise InputError("--stop was given twice for the same metric: give each metric once.")
-    return out

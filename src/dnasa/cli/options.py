@@ -102,8 +102,7 @@ class Options:
     )
     plugin: list[Path] | None = option(
         None,
-        "Python file with rules, graphs or compressors of your own (@dnasa.rules.rule, register of dnasa.topology, "
-        "dnasa.channels); may be given several times.",
+        "Python file with rules or graphs of your own (@dnasa.rules.rule, dnasa.topology.register); may be given again.",
     )
     eta: float | None = option(
         None,
@@ -127,11 +126,6 @@ class Options:
         0.0, "Decoupled weight decay, as in AdamW: in each step the model shrinks by the stepsize times this number."
     )
     steps: int = option(1000, "Number of steps.")
-    stop: list[str] | None = option(
-        None,
-        "Stop once a metric has reached a value, such as grad_norm=0.01; several must all be reached.",
-        metavar="METRIC=NUMBER",
-    )
     early_stopping: bool | None = option(
         None,
         "Hold out a tenth of the training rows, stop when the loss on them no longer improves, and keep the best model. "
@@ -172,7 +166,7 @@ class Options:
     )
     compress: str | None = option(
         None,
-        f"Compress messages: {', '.join(COMPRESSIONS)}, or one of a plugin. moniqua and randk suit changing graphs. "
+        f"Compress messages: {', '.join(COMPRESSIONS)}, such as topk:0.01. Only moniqua suits changing graphs. "
         "moniqua:8,4,8/8, for adanasa, sends the first message in 8 bits, the second in 4, the others in 8 at every 8th step "
         "only; topk:0.01 a hundredth of the numbers; `sign,gamma=0.2` replaces CHOCO's gamma.",
     )
@@ -187,15 +181,12 @@ class Options:
         "Nodes do not wait for each other, at the speeds of --clock or with --sites: an exchange with a neighbour may last for "
         "this many further steps. --steps is then the mean of the nodes' steps, and the default graph exponential.",
     )
-    trace: Path | None = option(None, "Write a timeline of the first steps for Chrome or Perfetto (JSON).")
     shard_dir: Path | None = option(
         None,
         "Folder with node-0.csv (or another format, or a folder), node-1.csv, ... and perhaps test.csv: a process reads "
         "only the files of its own nodes. With --sites, the folder with this site's own table, under any name.",
     )
     drop: float = option(0.0, "Simulated fault: each link fails in a step with this probability.")
-    away: float = option(0.0, "Simulated fault: each node is unreachable for this share of the time.")
-    stale: int = option(0, "Simulated fault: messages arrive up to this many steps late.")
     survive: bool = option(False, "Continue without processes that die or hang (mpirun --with-ft ulfm ...).")
     out: Path | None = option(None, "Folder for config, history, checkpoints, iterates and figures.")
     format: str = option("png", "Formats of the figures, separated by commas: png, pdf, svg.")
@@ -231,7 +222,7 @@ class Options:
 
 FIELDS = {each.name: each for each in fields(Options)}
 OF_SITES = ("sites", "dry_run", "log", "metrics_port")
-OF_TRAIN = ("rule", "eta", "stop", "overlap", "clock", "late", "trace", "tensorboard", *OF_SITES)
+OF_TRAIN = ("rule", "eta", "overlap", "clock", "late", "tensorboard", *OF_SITES)
 OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "format", "style", "latex")
 
 

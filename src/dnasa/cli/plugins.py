@@ -12,27 +12,24 @@ from dnasa.rules import RULES
 
 
 def load(files: Sequence[Path]) -> None:
-    """Import every plugin once, in this process; each must register a rule, a graph or a compressor."""
+    """Import every plugin once, in this process; each must register a rule or a graph."""
     for file in files:
         load_file(file.resolve())
 
 
 @cache
 def load_file(path: Path) -> None:
-    from dnasa.channels.compressed import REGISTERED
     from dnasa.topology import TOPOLOGIES
 
     if not path.is_file():
         raise InputError(f"There is no plugin file {path}: give the path of a Python file.")
-    before = dict(RULES), dict(TOPOLOGIES), dict(REGISTERED)
+    before = dict(RULES), dict(TOPOLOGIES)
     try:
         execute(path, f"dnasa_plugin_{path.stem}", read_bytes(path))
     except (Exception, SystemExit) as error:
         raise InputError(f"The plugin {path} {failure(path, error).rstrip('.')}.") from error
-    if before == (RULES, TOPOLOGIES, REGISTERED):
-        raise InputError(
-            f"The plugin {path} adds nothing: it must use @dnasa.rules.rule, or register of dnasa.topology or dnasa.channels."
-        )
+    if before == (RULES, TOPOLOGIES):
+        raise InputError(f"The plugin {path} adds nothing: it must use @dnasa.rules.rule or dnasa.topology.register.")
 
 
 def check_trusted(code: Iterable[Path], source: Path, trust: bool) -> None:

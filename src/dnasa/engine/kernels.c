@@ -1,5 +1,5 @@
-/* The extension module dnasa.compiled: kernels for fused.py, randomness.py, channels/codecs.py,
-   channels/modular.py and problems/least_squares.py.
+/* The extension module dnasa.compiled: kernels for fused.py, randomness.py, channels/modular.py
+   and problems/least_squares.py.
 
    Arrays are passed as buffers. One that is not contiguous, of another type or of another length than the sizes say raises
    ValueError. */
@@ -77,47 +77,37 @@ static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->wi
 #define REAL float
 #define WORD uint32_t
 #define SQRT sqrtf
-#define RINT rintf
 #define FLOOR floorf
 #define DIGITS 23
 #define EPSILON FLT_EPSILON
 #define WHOLE int32_t
 #ifdef __aarch64__
 #define LARGEST largest_neon
-#define QUICK_ENCODE encode_neon
-#define QUICK_DECODE decode_neon
 #define QUICK_RESIDUES residues_neon
 #define QUICK_MIX mix_neon
 #else
 #define QUICK_RESIDUES(...) 0
 #define QUICK_MIX(...) 0
 #define LARGEST largest_float
-#define QUICK_ENCODE(...) 0
-#define QUICK_DECODE(...) 0
 #endif
 #define NAME(what) what##_float
 #include "kernels.h"
 #include "radius.h"
-#include "quantize.h"
 #include "residues.h"
 #undef REAL
 #undef WORD
 #undef SQRT
-#undef RINT
 #undef FLOOR
 #undef DIGITS
 #undef EPSILON
 #undef WHOLE
 #undef LARGEST
-#undef QUICK_ENCODE
-#undef QUICK_DECODE
 #undef QUICK_RESIDUES
 #undef QUICK_MIX
 #undef NAME
 #define REAL double
 #define WORD uint64_t
 #define SQRT sqrt
-#define RINT rint
 #define FLOOR floor
 #define DIGITS 52
 #define EPSILON DBL_EPSILON
@@ -125,12 +115,9 @@ static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->wi
 #define QUICK_RESIDUES(...) 0
 #define QUICK_MIX(...) 0
 #define LARGEST largest_double
-#define QUICK_ENCODE(...) 0
-#define QUICK_DECODE(...) 0
 #define NAME(what) what##_double
 #include "kernels.h"
 #include "radius.h"
-#include "quantize.h"
 #include "residues.h"
 #undef WORD
 
@@ -381,36 +368,6 @@ static PyObject *least_squares(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* ---------------------------------------------------------------- quantized numbers */
-
-static PyObject *quantize(PyObject *args, int back) {
-    PyObject *numbers, *payloads;
-    Py_buffer views[2] = {{0}};
-    Py_ssize_t rows, width;
-    int bits, is_double;
-    if (!PyArg_ParseTuple(args, "OOnnip", &numbers, &payloads, &rows, &width, &bits, &is_double)) return NULL;
-    if (bits != 4 && bits != 8) {
-        PyErr_SetString(PyExc_ValueError, "numbers have codes of 4 or 8 bits");
-        return NULL;
-    }
-    Py_ssize_t count = product(rows, width), size = count < 0 ? -1 : rows * (scale_bytes(width) + packed_bytes(width, bits));
-    int good = get_sized(numbers, views, "numbers", real(is_double), back ? PyBUF_WRITABLE : 0, count) &&
-               get_sized(payloads, views + 1, "payloads", &BYTE, back ? 0 : PyBUF_WRITABLE, size);
-    if (good) {
-        Py_BEGIN_ALLOW_THREADS
-        if (is_double) quantize_double(views[0].buf, views[1].buf, rows, width, bits, back);
-        else quantize_float(views[0].buf, views[1].buf, rows, width, bits, back);
-        Py_END_ALLOW_THREADS
-    }
-    release_all(views, 2);
-    if (!good) return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *encode(PyObject *self, PyObject *args) { return quantize(args, 0); }
-
-static PyObject *decode(PyObject *self, PyObject *args) { return quantize(args, 1); }
-
 /* ---------------------------------------------------------------- residues */
 
 static int check_grid(const Grid *grid) {
@@ -602,8 +559,6 @@ static PyMethodDef methods[] = {
     {"measure", measure, METH_O, "Compute |z| exactly as a step does; whether a step can divide by it."},
     {"learn", learn, METH_VARARGS, "Add a step to what AdaNASA's radius is learned from, and learn it."},
     {"least_squares", least_squares, METH_VARARGS, "Fill g with the gradients at x."},
-    {"encode", encode, METH_VARARGS, "Fill payloads with the rows of numbers, quantized."},
-    {"decode", decode, METH_VARARGS, "Fill numbers with what the payloads of their rows hold."},
     {"encode_residues", encode_residues, METH_VARARGS, "Fill payloads with the last bits of the numbers, rounded."},
     {"mix_residues", mix_residues, METH_VARARGS, "Fill out with the numbers, mixed with one neighbour of each row."},
     {"normals", normals, METH_VARARGS, "Fill (length, streams, ...) with standard normal numbers of each stream."},

@@ -1,7 +1,7 @@
 """`solve`: gradients, exchange, rule, and at some steps an evaluation."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,8 +23,7 @@ from dnasa.core import (
     nodes_text,
 )
 from dnasa.engine.late import Late, OwnNode
-from dnasa.engine.options import RunOptions
-from dnasa.engine.plan import Plan, make_plan, run_settings
+from dnasa.engine.plan import Plan, RunOptions, make_plan, run_settings
 from dnasa.engine.recovery import (
     Position,
     changes,
@@ -36,8 +35,7 @@ from dnasa.engine.recovery import (
 )
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state, explained
-from dnasa.problems.metrics import larger_is_better
-from dnasa.problems.problem import check_problem
+from dnasa.problems.problem import completed
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Recorder
@@ -45,15 +43,13 @@ from dnasa.runs.progress import Progress, make_progress
 from dnasa.runs.record import Record
 from dnasa.runs.result import Result
 from dnasa.runs.session import Session
-from dnasa.runs.timing import Timeline, checked_events, now, write_trace
+from dnasa.runs.timing import Timeline, now
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
     from dnasa.topology import Topology
 
 RECORD = Record()
-COMPARED = ("test_accuracy", "test_r2", "test_loss")  # with the start, the first that there is
-WORSE = 0.02  # less accuracy or R^2 than at the start, or so much more loss, in relation to it
 
 
 def solve(
@@ -123,40 +119,32 @@ class Run:
     """The loop: evaluate, checkpoint, gradient, step; and again with fewer nodes when processes are lost."""
 
     def __init__(self, problem: "Problem", plan: Plan, options: RunOptions):
-        self.problem = problem
-        self.plan = plan
-        self.options = options
-        self.network = plan.network
+        self.problem, self.plan, self.options = problem, plan, options
+        self.network, self.record = plan.network, options.record
         self.t = self.first = 0
-        self.warned = False
-        self.timeline = Timeline(plan.network.rank, options.record.trace is not None)
+        self.timeline = Timeline()
+        weights, patience = plan.node_weights, self.record.patience
         self.recorder = Recorder(
-            problem,
-            plan.network,
-            plan.groups,
-            plan.seeds,
-            options.record.metrics,
-            plan.node_weights,
-            plan.epoch,
-            options.record.patience,
+            problem, plan.network, plan.groups, plan.seeds, self.record.metrics, weights, plan.epoch, patience
         )
         self.scale = self._gradient_scale()
 
     def run(self) -> Result:
-        options, plan = self.options, self.plan
-        self.settings = settings = run_settings(self.problem, plan, options)
-        progress = make_progress(
-            plan.steps, self.problem.batch, options.progress if self.network.processes.writes else False
-        )
+        plan, options, writes = self.plan, self.options, self.network.processes.writes
+        self.settings = run_settings(self.problem, plan, options)
         with (
             Session(
-                self._folder(), options.record.checkpoint_every, settings, plan.steps, self.network
+                self._folder(), self.record.checkpoint_every, self.settings, plan.steps, self.network
             ) as self.session,
-            progress as self.bar,
+            make_progress(plan.steps, self.problem.batch, options.progress if writes else False) as self.bar,
             np.errstate(all="ignore"),
             self._telling_others(),
         ):
-            result = self._result(self._train())
+            answers = self._train()
+            timing = self.timeline.summary(self.t - self.first, self.network.processes.traffic)
+            result = self.recorder.result(answers, plan.steps, plan.topology.name, timing)
+            if self.session.folder is not None and self.network.processes.writes:
+                result.save(self.session.folder.path)
         self.session.end("diverged" if self.recorder.all_diverged else "done", self.t)
         return result
 
@@ -176,54 +164,58 @@ class Run:
         if isinstance(folder, (str, Path)):
             folder = RunFolder(folder, resume=self.options.resume)
         if folder is not None and not folder.resume:
-            folder.config["rows"] = self._row_counts()
+            counts: list[Any] = [self.problem.rows(node) for node in self.network.local_nodes]
+            known = None not in counts  # otherwise the data is unlimited
+            extent = {"total": sum(counts), "smallest": min(counts), "largest": max(counts)} if known else None
+            folder.config["rows"] = extent
         return folder
-
-    def _row_counts(self) -> dict[str, int] | None:
-        """The training rows of this process's nodes; None if the data is unlimited."""
-        counts: list[Any] = [self.problem.rows(node) for node in self.network.local_nodes]
-        return None if None in counts else {"total": sum(counts), "smallest": min(counts), "largest": max(counts)}
 
     def _train(self) -> Array:
         """Train from the start, or from a checkpoint, to the end; returns all nodes' answers."""
-        if self.network.processes.membership.join is None:
-            self.t, self.snapshots = self.session.restore(self.plan.groups, self._initial(), self.recorder)
+        membership = self.network.processes.membership
+        initial = [
+            Snapshot(check_state(group.rule.init(x), x), {}, Sent())
+            for group, x in zip(self.plan.groups, self.plan.x, strict=True)
+        ]
+        if membership.join is None:
+            self.t, self.snapshots = self.session.restore(self.plan.groups, initial, self.recorder)
         else:
-            self._meet(self.network.processes.membership.join, self._initial(), new=True)
+            self._meet(membership.join, initial, new=True)
         self.first = self.t
         self.network.processes.membership.admit()
 
         def work() -> Array:
             with closing(self._stepper()) as self.stepper:
-                self._loop()
+                try:
+                    self._loop()
+                except Exception as error:
+                    name_step(error, self.t)
+                    raise
                 self.snapshots = self.stepper.snapshots
                 return self.network.processes.gather(self.recorder.final_answers(self.snapshots))
 
         answers = surviving(self, work, self._continue)
-        self._warn_if_nothing_was_sent()
+        for group, snapshot in zip(self.plan.groups, self.snapshots, strict=True):
+            if self.network.nodes > 1 and snapshot.sent.messages == 0 and self.t > 0:
+                name = group.variants[0].rule
+                warnings.warn(
+                    f"Rule '{name}' sent no message in {self.t} steps: the nodes trained alone.", stacklevel=5
+                )
         return answers
-
-    def _initial(self) -> list[Snapshot]:
-        return [
-            Snapshot(check_state(group.rule.init(x), x), {}, Sent())
-            for group, x in zip(self.plan.groups, self.plan.x, strict=True)
-        ]
 
     def _stepper(self) -> Stepper:
         rules, sizes = [group.rule for group in self.plan.groups], [group.size for group in self.plan.groups]
-        return make_stepper(
-            rules, sizes, self.network, self.snapshots, self.timeline, self.plan.network.settings.overlap, self.t
-        )
+        overlap = self.plan.network.settings.overlap
+        return make_stepper(rules, sizes, self.network, self.snapshots, self.timeline, overlap, self.t)
 
     def _loop(self) -> None:
         recorder, session = self.recorder, self.session
         stopped = False
         while True:
             t = self.t
-            evaluates = t in self.plan.eval_steps or recorder.all_diverged
-            evaluated = evaluates and t != session.resumed_at
+            evaluated = (t in self.plan.eval_steps or recorder.all_diverged) and t != session.resumed_at
             if evaluated:
-                stopped = self._evaluate(t)
+                stopped = self._evaluate(t, self.stepper.snapshots)
             if t == self.plan.steps or recorder.all_diverged or stopped:
                 return
             if t > 0:
@@ -234,31 +226,21 @@ class Run:
             session.step(self.t)
 
     def _checkpoint(self, t: int, evaluated: bool) -> None:
-        self.session.maybe_checkpoint(t, lambda: _restorable(self.stepper.snapshots), self.recorder, evaluated)
+        self.session.maybe_checkpoint(t, lambda: self.stepper.snapshots, self.recorder, evaluated)
 
     def _step(self, t: int) -> None:
         began = now()
-        try:
-            points = self.stepper.points(t)
-        except Exception as error:
-            name_step(error, t)
-            raise
-        gradients = tuple([self._gradient(point, self.network.local_nodes, t) for point in points])
+        gradients = tuple([self._gradient(point, self.network.local_nodes, t) for point in self.stepper.points(t)])
         self.recorder.divergence.check_gradient(gradients[0], t)
-        began = self.timeline.add("gradient", began, t)
-        try:
-            self.stepper.step(gradients, t)
-        except Exception as error:
-            name_step(error, t)
-            raise
-        self.timeline.add("rule", began, t)
+        began = self.timeline.add("gradient", began)
+        self.stepper.step(gradients, t)
+        self.timeline.add("rule", began)
 
     def _gradient(self, point: Array, nodes: range, t: int) -> Array:
         try:
             g = self.problem.gradient(point, nodes, self.plan.seeds, t)
         except Exception as error:
-            whose = nodes_text(nodes)
-            name_user_code(error, lambda: f"The problem's gradient(x, nodes, seeds, t) of {whose} at step {t}")
+            name_user_code(error, lambda: f"The problem's gradient(x, nodes, seeds, t) of {nodes_text(nodes)}")
             raise
         if type(g) is not type(point) or g.shape != point.shape or g.dtype != point.dtype:
             g = as_gradient(g, point)
@@ -273,64 +255,29 @@ class Run:
             return None
         return like(self.recorder.local_weights()[..., None], self.plan.x[0])
 
-    def _evaluate(self, t: int, snapshots: list[Snapshot] | None = None) -> bool:
+    def _evaluate(self, t: int, snapshots: list[Snapshot]) -> bool:
         """Measure and record; returns whether the run is to stop here."""
         began = now()
-        try:
-            evaluation = self.recorder.evaluate(snapshots or self.stepper.snapshots, t)
-        except Exception as error:
-            name_step(error, t)
-            raise
+        evaluation = self.recorder.evaluate(snapshots, t)
         self.bar.show(t, evaluation.rows)
         self.session.record(self.recorder, t)
-        self.timeline.add("evaluation", began, t)
-        if self.network.processes.writes and not self.warned and self.recorder.early_stopping is None:
-            self._warn_if_worse(self.recorder.rows[: len(evaluation.rows)], evaluation.rows)
+        self.timeline.add("evaluation", began)
         return self._stops(evaluation)
-
-    def _warn_if_worse(self, start: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Warn where a run from trained weights is worse than its start.
-
-        Weights that the user gave are; at the end of a run, also those that had learned more than the most frequent class.
-        """
-        metric, t = next((name for name in COMPARED if name in rows[0]), ""), rows[0]["step"]
-        if not metric or start[0]["step"] > 0:
-            return
-        pairs = [(old[metric], new[metric]) for old, new in zip(start, rows, strict=True)]
-        worse = [old - new > WORSE if larger_is_better(metric) else new - old > WORSE * abs(old) for old, new in pairs]
-        baseline = self.problem.baseline if t == self.plan.steps and metric == "test_accuracy" else None
-        learned = baseline is not None and min(old for old, _ in pairs) > baseline + WORSE
-        if any(worse) and (self.plan.trained or learned):
-            self.warned, place = True, worse.index(True)
-            old, new = pairs[place]
-            warnings.warn(
-                f"{rows[place]['rule']}: the {metric.replace('_', ' ')} is {new:.4g} at step {t}, {old:.4g} at the start. "
-                "Try a smaller stepsize, or early stopping, which keeps the best model. From trained weights, if the nodes' "
-                "labels differ, D-Adam with eta 0.0001 lost least (docs/results.md).",
-                stacklevel=6,
-            )
 
     def _stops(self, evaluation: Evaluation) -> bool:
         """Whether to stop; the first process decides for all."""
-        callback, stop, early_stopping = (
-            self.options.record.callback,
-            self.options.record.stop,
-            self.recorder.early_stopping,
-        )
+        callback, early_stopping = self.record.callback, self.recorder.early_stopping
         if early_stopping is not None and early_stopping.stops:
             self.session.log(f"Stopped early at step {evaluation.step}: the validation loss no longer improves.")
             return True
-        if callback is None and not stop:
+        if callback is None:
             return False
-        decided = False
-        if self.network.rank == 0:
-            decided = bool(stop) and reached(stop, evaluation.rows)
-            decided |= callback is not None and bool(callback(evaluation))
+        stops = self.network.rank == 0 and bool(callback(evaluation))
         if not self.network.simulated:
-            decided = self.network.processes.allgather_text("stop" if decided else "")[0] == "stop"
-        if decided:
-            self.session.log(f"Stopped at step {evaluation.step} by the callback or stop condition.")
-        return decided
+            stops = self.network.processes.allgather_text("stop" if stops else "")[0] == "stop"
+        if stops:
+            self.session.log(f"Stopped at step {evaluation.step} by the callback.")
+        return stops
 
     def _continue(self) -> None:
         complete = [self.stepper.complete] if self.plan.network.settings.overlap else self.stepper.snapshots
@@ -362,31 +309,6 @@ class Run:
             for group, snapshot, state in zip(self.plan.groups, complete, states, strict=True)
         ]
 
-    def _warn_if_nothing_was_sent(self) -> None:
-        for group, snapshot in zip(self.plan.groups, self.snapshots, strict=True):
-            if self.network.nodes > 1 and snapshot.sent.messages == 0 and self.t > 0:
-                name = group.variants[0].rule
-                warnings.warn(
-                    f"Rule '{name}' sent no message in {self.t} steps: the nodes trained alone.", stacklevel=5
-                )
-
-    def _result(self, answers: Array) -> Result:
-        folder = self.session.folder
-        if self.options.record.trace is not None:
-            parts = self.network.processes.allgather_json(self.timeline.events, checked_events)
-            if self.network.processes.writes:
-                write_trace(
-                    Path(self.options.record.trace),
-                    parts,
-                    None if folder is None else folder.own,
-                    self.network.processes.names,
-                )
-        timing = self.timeline.summary(self.t - self.first, self.network.processes.traffic)
-        result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
-        if folder is not None and self.network.processes.writes:
-            result.save(folder.path)
-        return result
-
 
 class LateRun(Run):
     """A run whose nodes do not wait for each other. A step is as many steps of nodes as there are nodes."""
@@ -398,19 +320,15 @@ class LateRun(Run):
     def _step(self, t: int) -> None:
         stepper: Any = self.stepper
         began = now()
-        try:
-            stepper.advance()
-        except Exception as error:
-            name_step(error, t)
-            raise
-        self.timeline.add("rule", began, t)
+        stepper.advance()
+        self.timeline.add("rule", began)
 
     def _of_node(self, point: Array, node: int, step: int) -> Array:
         began = now()
         nodes = range(node, node + 1)
         g = self._gradient(point, nodes, step)
         self.recorder.divergence.check_gradient(g, self.t, nodes)
-        self.timeline.exchanged(began, step, "gradient")
+        self.timeline.exchanged(began, "gradient")
         return g
 
     def _checkpoint(self, t: int, evaluated: bool) -> None:
@@ -419,7 +337,7 @@ class LateRun(Run):
             raise Interrupted(f"Interrupted at step {t}. A run with late cannot be resumed: messages are under way.")
 
 
-class SiteRun(Run):
+class SiteRun(LateRun):
     """A run whose sites do not wait for each other. They meet at the start, at the end, and when one leaves or joins."""
 
     own_steps = 0
@@ -434,45 +352,26 @@ class SiteRun(Run):
         if self.t == 0:
             self._evaluate(0, self.snapshots)
         if self.t < self.plan.steps:
-            self._run_node(stepper)
+            began = now()
+            try:
+                stepper.run(self._of_own_node)
+            finally:
+                self.timeline.add("rule", began)
             self.t = self.plan.steps
         messages, size = self.network.mean(np.array([[stepper.sent.messages, stepper.sent.bytes]])) * self.network.nodes
         self._evaluate(self.t, [stepper.snapshots[0]._replace(sent=Sent(round(messages), size))])
 
-    def _run_node(self, stepper: Any) -> None:
-        began = now()
-        try:
-            stepper.run(self._of_own_node)
-        except Exception as error:
-            name_step(error, self.t)
-            raise
-        finally:
-            self.timeline.add("rule", began, self.t)
-
     def _of_own_node(self, point: Array, step: int) -> Array:
         stepper: Any = self.stepper
         self.t, self.own_steps = stepper.node.t, step + 1
-        if self.session.stop_requested:
-            self.session.end("interrupted", self.t)
-            raise Interrupted(f"Interrupted at step {self.t}. The others go on; a run with late cannot be resumed.")
+        self._checkpoint(self.t, evaluated=False)
         self.bar.advance(self.t)
         self.session.step(self.t)
-        began = now()
-        g = self._gradient(point, self.network.local_nodes, step)
-        self.recorder.divergence.check_gradient(g, self.t)
-        self.timeline.exchanged(began, step, "gradient")
-        return g
-
-
-def _restorable(snapshots: list[Snapshot]) -> list[Snapshot]:
-    """Check the states again: a rule's steps may have changed what its `init` made, such as the dtype of an array."""
-    for snapshot in snapshots:
-        check_state(snapshot.state, snapshot.state.x)
-    return snapshots
+        return self._of_node(point, self.network.local_nodes[0], step)
 
 
 def name_step(error: Exception, t: int) -> None:
-    """Raise an error in a user's function that is not given t again, with the step."""
+    """Raise a user's mistake again, with the step."""
     error = explained(error)
     if isinstance(error, InputError):
         raise InputError(f"At step {t}: {error}") from error.__cause__ or error
@@ -486,17 +385,3 @@ def as_gradient(g: Any, point: Array) -> Array:
             f"The problem's gradient has {kind} at points of shape {tuple(point.shape)}: return real numbers of that shape."
         )
     return like(g, point)
-
-
-def reached(stop: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every run that has not diverged is at each threshold or beyond it: above for accuracies and R^2, else below."""
-    diverged = np.array([np.isnan(row["consensus"]) for row in rows])
-    for metric, threshold in stop.items():
-        if not isinstance(rows[0].get(metric), float):
-            known = ", ".join(name for name, value in rows[0].items() if isinstance(value, float))
-            raise InputError(f"There is no metric '{metric}' to stop at. This run has: {known}.")
-        values = np.array([row[metric] for row in rows], dtype=float)
-        good = values >= threshold if larger_is_better(metric) else values <= threshold
-        if not (good | diverged).all():
-            return False
-    return True

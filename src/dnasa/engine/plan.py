@@ -2,23 +2,37 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from dnasa.arrays import concatenate, crc32, like, stack, to_numpy
 from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, UserCode, positive, whole
-from dnasa.engine.options import RunOptions
 from dnasa.problems.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Variant, VariantGroup
 from dnasa.rules.schedules import constant
 from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
+from dnasa.runs.folder import RunFolder
+from dnasa.runs.progress import Progress
+from dnasa.runs.record import Record
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
     from dnasa.topology import Topology
+
+
+class RunOptions(NamedTuple):
+    """The options of a run, as `dnasa.solve` documents them."""
+
+    evaluate: int | Sequence[int] | None = None
+    node_weights: Sequence[float] | Literal["rows"] | None = None
+    weight_decay: float = 0.0
+    folder: str | Path | RunFolder | None = None
+    resume: bool = False
+    progress: Progress = None
+    record: Record = Record()
 
 
 class Plan(NamedTuple):
@@ -34,7 +48,6 @@ class Plan(NamedTuple):
     node_weights: np.ndarray | None  # (n,), or (seeds, n) where nodes have different rows for each seed
     start: Array  # of the first seed, for the settings
     weight_decay: float
-    trained: bool  # whether the user gave a start
 
 
 def make_plan(
@@ -47,39 +60,37 @@ def make_plan(
     start: Array | None,
     options: RunOptions,
 ) -> Plan:
-    from dnasa.topology import check_weights
-
     steps = whole("steps", steps)
     seeds = distinct("seed", [whole("A seed", s, low=0) for s in as_list(seed)])
     network = _network(problem, network)
     topology: Any = network.topology
-    _check_nodes(problem, topology)
-    points = _points(problem, topology, seeds, start)
+    points = _starting_points(problem, topology, seeds, start)
     first = _local_rows(points, network)
-    runs = _runs(rule, eta)
-    prox = _prox(problem, first, network)
-    groups = registry.groups(runs, topology.nodes, steps, first, problem.layout, prox)
+    groups = registry.groups(
+        _runs(rule, eta), topology.nodes, steps, first, problem.layout, _prox(problem, first, network)
+    )
     if options.weight_decay:
         groups = [_decayed(group, options.weight_decay) for group in groups]
-    for group in groups:
-        check_weights(group.rule, topology, network.settings.rounds, _named(group), network.settings.every)
-    if network.settings.every > steps and network.nodes > 1:
-        raise InputError(
-            f"every is {network.settings.every}, but the run has {steps} steps: nothing would be exchanged."
-        )
+    _check_exchanges(network, groups, steps)
     if network.settings.late is not None:
         _check_late(options, network, groups)
-    _check_storage(options, network)
-    _check_watching(options)
-    _check_patience(problem, options.record.patience)
-    x = [concatenate([first] * group.size) for group in groups]
+    _check_record(problem, options)
     checksum, rows = _node_data(problem, network, seeds)
-    weights = _node_weights(options.node_weights, topology.nodes, rows)
     epoch = None if rows is None else float(rows.mean())
-    eval_steps = _eval_steps(options.evaluate, steps, problem.batch, epoch, options.record.patience is not None)
-    decay = float(options.weight_decay)
-    about = (steps, eval_steps, epoch, checksum, weights, points[0], decay, start is not None)
-    return Plan(topology, network, groups, x, seeds, *about)
+    return Plan(
+        topology,
+        network,
+        groups,
+        [concatenate([first] * group.size) for group in groups],
+        seeds,
+        steps,
+        _eval_steps(options, steps, problem.batch, epoch),
+        epoch,
+        checksum,
+        _node_weights(options.node_weights, topology.nodes, rows),
+        points[0],
+        float(options.weight_decay),
+    )
 
 
 # ---------------------------------------------------------------- rules
@@ -87,28 +98,27 @@ def make_plan(
 
 def _runs(rule: Any, eta: Any) -> list[Any]:
     """Variants of named rules, and the user's rules, in the order given."""
-    given = [rule] if isinstance(rule, (str, Rule, Variant)) or not isinstance(rule, Iterable) else list(rule)
-    named = distinct("rule", [name for name in given if not isinstance(name, (Rule, Variant))])
+    each = [rule] if isinstance(rule, (str, Rule, Variant)) or not isinstance(rule, Iterable) else list(rule)
+    named = distinct("rule", [name for name in each if not isinstance(name, (Rule, Variant))])
+    if not each:
+        raise InputError(f"No rule given. Choose from: {', '.join(RULES)}.")
     if any(callable(name) for name in named):
         raise InputError(
             "A function that makes a rule is not a rule: call it with its schedules, or register it by name."
         )
-    if not given:
-        raise InputError(f"No rule given. Choose from: {', '.join(RULES)}.")
     if np.ndim(eta) > 1:
         raise InputError(f"eta must be a number, a function of t or a list of these; it has shape {np.shape(eta)}.")
     etas = [] if eta is None else distinct("eta", as_list(eta))
     takes_eta = [registry.find(str(name)).needs_eta for name in named]
-    if not named and etas:
-        raise InputError("A rule of your own has its schedules inside: leave eta out, or register it.")
     if etas and not any(takes_eta):
-        raise InputError(f"Rule '{named[0]}' takes no stepsize: leave eta out.")
+        takes_none = f"Rule '{named[0]}' takes no stepsize" if named else "A rule of your own has its schedules inside"
+        raise InputError(f"{takes_none}: leave eta out.")
     runs: list[Any] = []
-    for each in given:
-        if isinstance(each, Variant):
-            runs += registry.variants(each.rule, [] if each.eta is None else [each.eta], each.schedule)
+    for one in each:
+        if isinstance(one, Variant):
+            runs += registry.variants(one.rule, [] if one.eta is None else [one.eta], one.schedule)
         else:
-            runs += [each] if isinstance(each, Rule) else registry.variants(each, etas)
+            runs += [one] if isinstance(one, Rule) else registry.variants(one, etas)
     distinct("rule", [_text(run) for run in runs if isinstance(run, Variant)])  # such as "dsgd" and "dsgd:diminishing"
     return runs
 
@@ -161,10 +171,6 @@ def _network(problem: "Problem", network: "Network | Topology | str") -> Network
     from dnasa.networks.simulated import connect
     from dnasa.topology import Topology, make
 
-    if isinstance(network, Network):
-        if network.topology is None:
-            raise InputError("The network does not say which graph it has: give it a topology.")
-        return network
     if isinstance(network, str):
         if problem.nodes is None:
             raise InputError(
@@ -172,109 +178,91 @@ def _network(problem: "Problem", network: "Network | Topology | str") -> Network
                 "topology.ring(8), or set `nodes` in your problem."
             )
         network = make(network, problem.nodes)
-    if not isinstance(network, Topology):
+    if isinstance(network, Topology):
+        network = connect(network)
+    if not isinstance(network, Network) or network.topology is None:
         raise InputError(
             "The network must be one of dnasa.connect, or a graph, such as topology.ring(8), "
             f"topology.from_networkx(graph) or topology.from_matrix(W), not {type(network).__name__}."
         )
-    return connect(network)
-
-
-def _check_nodes(problem: "Problem", topology: "Topology") -> None:
-    if problem.nodes is not None and problem.nodes != topology.nodes:
+    if problem.nodes not in (None, network.topology.nodes):
         raise InputError(
-            f"The problem has data for {problem.nodes} nodes, the topology has {topology.nodes}: give both the same number."
+            f"The problem has data for {problem.nodes} nodes, the topology has {network.topology.nodes}: give both the same "
+            "number."
         )
+    return network
+
+
+def _check_exchanges(network: Network, groups: list[VariantGroup], steps: int) -> None:
+    from dnasa.topology import check_weights
+
+    settings = network.settings
+    for group in groups:
+        check_weights(group.rule, network.topology, settings.rounds, _named(group), settings.every)
+    if settings.every > steps and network.nodes > 1:
+        raise InputError(f"every is {settings.every}, but the run has {steps} steps: nothing would be exchanged.")
 
 
 def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup]) -> None:
     """Refuse what cannot be done without waiting."""
-    whole("late", network.settings.late, low=0)
+    settings, record, graph = network.settings, options.record, network.topology
+    whole("late", settings.late, low=0)
     if not network.simulated and network.processes.mailbox is None:
         raise InputError(
             "late is for simulated runs and sites: leave it out, other processes wait for their neighbours."
         )
-    if network.simulated and network.settings.clock is None:
+    if network.simulated and settings.clock is None:
         raise InputError("late needs the speeds of nodes and links: give clock (--clock).")
-    if not network.simulated and (options.record.stop or options.record.patience is not None):
-        raise InputError("Sites that do not wait are evaluated at the end only: leave out stop and early stopping.")
+    if not network.simulated and record.patience is not None:
+        raise InputError("Sites that do not wait are evaluated at the end only: leave out early stopping.")
     if len(groups) > 1:
         raise InputError("With late, each rule has an order of events of its own: give one rule at a time.")
     if not groups[0].rule.needs.late or groups[0].rule.then:
         safe = ", ".join(name for name in RULES if registry.example(name).needs.late)
         raise InputError(f"{_named(groups[0])} needs nodes that wait for each other: leave late out, or use {safe}.")
-    graph = network.topology
     if graph.period > 1 or graph.directed or graph.sparse.diagonal().min() < 0:
         raise InputError(
             f"late needs an undirected graph that stays the same, with weights that are not negative, unlike {graph.name}: use "
             "exponential or ring."
         )
-    if (
-        network.settings.rounds > 1
-        or network.settings.every > 1
-        or network.settings.channel is not None
-        or network.settings.overlap
-    ):
+    if (settings.rounds, settings.every, settings.channel, settings.overlap) != (1, 1, None, False):
         raise InputError("late exchanges messages once, as they are: leave out rounds, every, overlap and compression.")
-    if options.record.checkpoint_every is not None or options.resume or getattr(options.folder, "resume", False):
+    if record.checkpoint_every is not None or options.resume or getattr(options.folder, "resume", False):
         raise InputError("A run with late cannot be resumed, since messages are under way: leave out checkpoints.")
 
 
-def _check_storage(options: RunOptions, network: Network) -> None:
-    if options.record.checkpoint_every is not None:
-        whole("checkpoint_every", options.record.checkpoint_every)
-        if options.folder is None:
-            raise InputError("Checkpoints need a folder: give folder (--out).")
-    if (
-        network.settings.overlap
-        and network.processes.membership.survivors is not None
-        and not network.processes.own_folders
-    ):
-        raise InputError("Over MPI, hidden exchanges cannot survive a lost process: leave out --overlap or --survive.")
-
-
-def _check_watching(options: RunOptions) -> None:
-    """Check the callback, the metrics and the thresholds of an evaluation."""
-    if options.record.callback is not None and not callable(options.record.callback):
+def _check_record(problem: "Problem", options: RunOptions) -> None:
+    """Check the callback, the metrics, early stopping and checkpoints."""
+    record = options.record
+    if record.callback is not None and not callable(record.callback):
         raise InputError("callback must be a function that is called with an Evaluation.")
-    for name in ("metrics", "stop"):
-        if not isinstance(getattr(options.record, name), Mapping):
-            raise InputError(f"{name} must be a dictionary with the metrics' names.")
-    for metric in options.record.metrics:
-        if metric in COLUMNS:
-            raise InputError(f"'{metric}' is a column of every history: give your metric another name.")
-    for metric, threshold in options.record.stop.items():
-        if isinstance(threshold, bool) or not isinstance(threshold, Real) or np.isnan(float(threshold)):
-            raise InputError(f"The threshold of '{metric}' to stop at must be a number, not {threshold!r:.40}.")
-
-
-def _check_patience(problem: "Problem", patience: int | None) -> None:
-    if patience is not None:
-        whole("patience", patience)
+    if not isinstance(record.metrics, Mapping) or set(record.metrics) & set(COLUMNS):
+        raise InputError(f"metrics must be a dictionary of functions by name, with names other than {list(COLUMNS)}.")
+    if record.patience is not None:
+        whole("patience", record.patience)
         if not len(getattr(problem, "validation", ())):
             raise InputError("Early stopping needs validation rows: give the problem validation, or leave it out.")
+    if record.checkpoint_every is not None:
+        whole("checkpoint_every", record.checkpoint_every)
+        if options.folder is None:
+            raise InputError("Checkpoints need a folder: give folder (--out).")
 
 
-def _node_weights(given: Sequence[float] | str | None, nodes: int, rows: np.ndarray | None) -> np.ndarray | None:
-    if given is None:
+def _node_weights(weights: Any, nodes: int, rows: np.ndarray | None) -> np.ndarray | None:
+    if weights is None:
         return None
-    if isinstance(given, str):
-        if given != "rows":
-            raise InputError(f"node_weights must be 'rows' or a positive number for each node, not '{given}'.")
-        if rows is None:
+    if isinstance(weights, str):
+        if weights != "rows" or rows is None:
             raise InputError(
-                "This problem's data is unlimited, so nodes have no number of rows: give node_weights as numbers."
+                f"node_weights must be a positive number for each node, or 'rows' where nodes have rows; not '{weights}'."
             )
-        for count in rows.flat:
-            positive("A node weight", float(count))
-        return rows.astype(np.float64)
-    weights = [] if np.ndim(given) != 1 else list(given)
-    for weight in weights:
+        weights, shape = rows, rows.shape
+    else:
+        shape = (nodes,)
+    for weight in np.ravel(weights).tolist():
         positive("A node weight", weight)
-    if len(weights) != nodes:
-        raise InputError(
-            f"There must be one positive node weight for each of the {nodes} nodes, not {np.shape(given)}."
-        )
+    if np.shape(weights) != shape:
+        raise InputError(f"There must be one node weight for each of the {nodes} nodes, not {np.shape(weights)}.")
     return np.asarray(weights, dtype=np.float64)
 
 
@@ -283,14 +271,16 @@ def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[
 
     Both are the same in all processes.
     """
-    given: dict[str, Any] = {"seeds": seeds} if problem.by_seed else {}
+    by_seed: dict[str, Any] = {"seeds": seeds} if problem.by_seed else {}
     with UserCode(lambda: "The problem's node_fingerprint(node) or rows(node)"):
-        local = [[problem.node_fingerprint(node, **given), problem.rows(node, **given)] for node in network.local_nodes]
+        local = [
+            [problem.node_fingerprint(node, **by_seed), problem.rows(node, **by_seed)] for node in network.local_nodes
+        ]
     shape = np.shape(local[0][1] or 0)
 
-    def read(given: Any) -> list[tuple[str, Any]]:
-        counts = [None if count is None else np.array(count, int).reshape(shape).tolist() for _, count in given]
-        return list(zip([str(mark) for mark, _ in given], counts, strict=True))
+    def read(pairs: Any) -> list[tuple[str, Any]]:
+        counts = [None if count is None else np.array(count, int).reshape(shape).tolist() for _, count in pairs]
+        return list(zip([str(mark) for mark, _ in pairs], counts, strict=True))
 
     everyone = [pair for pairs in network.processes.allgather_json(local, read) for pair in pairs]
     rows = [count for _, count in everyone]
@@ -298,17 +288,16 @@ def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[
     return f"{checksum:08x}", None if None in rows else np.array(rows).T
 
 
-def _eval_steps(
-    evaluate: int | Sequence[int] | None, steps: int, batch: int, epoch: float | None, stops_early: bool
-) -> set[int]:
+def _eval_steps(options: RunOptions, steps: int, batch: int, epoch: float | None) -> set[int]:
     """The steps to evaluate at: by default 50, down to 5 where passes over the data cost more than half of the training.
 
     To stop early, at each pass over the data, 20 to 200 times.
     """
+    evaluate = options.evaluate
     if evaluate is None:
         passes = steps * batch / epoch if epoch else np.inf
-        count = int(max(20, min(200, passes)) if stops_early else max(5, min(50, passes / 2)))
-        return {*evenly(steps, count)}
+        stops_early = options.record.patience is not None
+        return {*evenly(steps, int(max(20, min(200, passes)) if stops_early else max(5, min(50, passes / 2))))}
     if np.isscalar(evaluate):
         return {*range(0, steps, whole("evaluate", evaluate)), steps}
     chosen = {whole("An evaluation step", t, low=0) for t in as_list(evaluate)}
@@ -327,9 +316,8 @@ def evenly(steps: int, count: int) -> list[int]:
 
 def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[str, Any]:
     """What real processes must agree on, and what a resumed run must have in common with the saved one."""
-    network = plan.network
-    eval_steps = sorted(plan.eval_steps)
-    start = to_numpy(plan.start)
+    network, start, eval_steps = plan.network, to_numpy(plan.start), sorted(plan.eval_steps)
+    messages = network.settings
     settings = {
         "nodes": plan.topology.nodes,
         "topology": plan.topology.fingerprint,
@@ -365,37 +353,32 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
 # ---------------------------------------------------------------- arrays
 
 
-def _points(problem: "Problem", topology: "Topology", seeds: Sequence[int], start: Array | None) -> list[Array]:
+def _starting_points(
+    problem: "Problem", topology: "Topology", seeds: Sequence[int], start: Array | None
+) -> list[Array]:
     """The starting point of each seed: `(d,)`, or `(n, d)` with a row for each node."""
     with UserCode(lambda: "The problem's start(seed)"):
-        own = [problem.start(s) for s in seeds]
-    if getattr(own[0], "ndim", None) != 1:
-        what = f"an array of shape {tuple(own[0].shape)}" if hasattr(own[0], "shape") else type(own[0]).__name__
-        raise InputError(f"The problem's start must return a one-dimensional NumPy array or torch tensor, not {what}.")
-    points = own if start is None else [_as_start(start, own[0])] * len(seeds)
-    if points[0].shape not in {own[0].shape, (topology.nodes, *own[0].shape)}:
+        points = [problem.start(s) for s in seeds]
+    if getattr(points[0], "ndim", None) != 1:
+        raise InputError("The problem's start must return a one-dimensional NumPy array or torch tensor.")
+    shape = points[0].shape
+    if start is not None:
+        points = [_as_start(start, points[0])] * len(seeds)
+    if points[0].shape not in {shape, (topology.nodes, *shape)}:
         raise InputError(
-            f"start has shape {tuple(points[0].shape)}; it must be {tuple(own[0].shape)} or one row per node, "
-            f"{(topology.nodes, *own[0].shape)}."
+            f"start has shape {tuple(points[0].shape)}; it must be {tuple(shape)} or one row per node, "
+            f"{(topology.nodes, *shape)}."
         )
-    for point in points:
-        _check_start(to_numpy(point))
+    for point in map(to_numpy, points):
+        wrong = np.argwhere(~np.isfinite(point)).tolist()
+        if wrong:
+            raise InputError(f"start is {point[tuple(wrong[0])]} at {wrong[0]}: give finite numbers to start from.")
     return points
 
 
-def _check_start(point: np.ndarray) -> None:
-    wrong = np.argwhere(~np.isfinite(point))
-    if len(wrong):
-        *node, coordinate = wrong[0]
-        whose = f" of node {node[0]}" if node else ""
-        raise InputError(
-            f"start{whose} is {point[tuple(wrong[0])]} at coordinate {coordinate}: give finite numbers to start from."
-        )
-
-
-def _as_start(start: Any, own: Array) -> Array:
+def _as_start(start: Any, point: Array) -> Array:
     try:
-        return like(start.detach() if hasattr(start, "detach") else np.asarray(start, np.float64), own)
+        return like(start.detach() if hasattr(start, "detach") else np.asarray(start, np.float64), point)
     except (TypeError, ValueError, RuntimeError):
         raise InputError("start must be an array of real numbers.") from None
 

@@ -4,6 +4,20 @@
    byte each, then the last 4 or 8 bits of each number, rounded to its grid. Encoding reads a row once from main memory; mixing
    reads the row and both payloads once for each neighbour. */
 
+/* The largest absolute value. The bits of NaN are above those of infinity. */
+INLINE REAL NAME(largest)(const REAL *x, int count) {
+    WORD most = 0;
+    for (int k = 0; k < count; k++) {
+        WORD word;
+        memcpy(&word, x + k, sizeof(word));
+        word &= (WORD)-1 >> 1;
+        most = word > most ? word : most;
+    }
+    REAL value;
+    memcpy(&value, &most, sizeof(value));
+    return value;
+}
+
 /* No product is fused with a sum: on x86-64 setup.py says so, and clang fuses none with a sum in another statement. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__x86_64__)
 #pragma GCC push_options

@@ -7,8 +7,7 @@ import numpy as np
 from dnasa.arrays import concatenate, on_gpu
 from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot, State
 from dnasa.engine.fused import Fused, one_product, supports, with_fused_messages
-from dnasa.engine.overlapped import Overlapped
-from dnasa.engine.steppers import Immediate, Sequential, Stepper
+from dnasa.engine.steppers import Immediate, Overlapped, Sequential, Stepper
 from dnasa.runs.timing import Timeline
 
 MIN_COMPILED = 1 << 20  # numbers in x from which compiling the step on a GPU pays off

@@ -1,16 +1,31 @@
-"""How a rule's steps are taken: what every stepper offers, and the plain one.
+"""How a rule's steps are taken: what every stepper offers, the plain one, and the one with hidden exchanges.
 
 Sequential or overlapped, the iterates are the same, bit for bit; those of a fast path are the same to rounding.
 """
 
 import re
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 from dnasa.arrays import copied
 from dnasa.channels.exchange import exchange, row_bytes
-from dnasa.core import Array, Exchange, Gradients, InputError, Messages, Network, Rule, Snapshot, State, leaves
+from dnasa.core import (
+    Array,
+    Exchange,
+    Gradients,
+    InputError,
+    Memory,
+    Messages,
+    Network,
+    ProcessLost,
+    Rule,
+    Snapshot,
+    State,
+    leaves,
+    with_x,
+)
 from dnasa.engine.simulate import next_state
 from dnasa.runs.timing import Timeline, now
 
@@ -93,7 +108,7 @@ class Sequential(Immediate):
             nonlocal first
             began = now()
             mixed, memory[number] = exchange(self.network, memory.get(number, ()), messages, t, first)
-            self.timeline.exchanged(began, t)
+            self.timeline.exchanged(began)
             self.sent.add(self.network, row_bytes(self.network, messages, t, first), t)
             first += len(messages)
             return mixed
@@ -102,6 +117,122 @@ class Sequential(Immediate):
         if self.rule is not self.plain_rule:
             check_next(state, self.state)
         self.state, self.memory, self.rule = state, memory, self.plain_rule
+
+
+class Overlapped:
+    """A thread exchanges while the gradient is computed.
+
+    Step t needs the gradient at x(t) only for the later messages: x(t+1) is the first early message, mixed. So while the
+    gradient at x(t+1) is being computed, the exchange of step t completes, and then the early messages of step t+1 travel.
+    """
+
+    def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline, t: int):
+        self.plain_rule = rule
+        self.rule = with_checks(rule)  # in the first step
+        self.network = network
+        self.timeline = timeline
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="exchange")
+        self.stream = CudaStream(snapshot.state.x)
+        self.x, self.sent = snapshot.state.x, snapshot.sent
+        self.last = snapshot  # with nothing in flight
+        self.pending: Future[Any] = self.submit(self._ahead, snapshot.state, snapshot.memory.get(0, ()), t)
+
+    def _ahead(self, state: State, memory: Memory, t: int) -> tuple[State, Memory, Messages, Memory]:
+        """The state of step t with its early messages exchanged; the memory before and after that."""
+        early = self.rule.early_messages(state, t)
+        if not early:
+            raise InputError(
+                f"This rule has no early message at step {t}, which hidden exchanges need: leave overlap out."
+            )
+        mixed, after = self._exchange(early, memory[: len(early)], t, first=0)
+        self.early_bytes = row_bytes(self.network, early, t)
+        return state, memory, mixed, after
+
+    def _rest(
+        self, state: State, memory: Memory, early: Messages, after: Memory, messages: Messages, t: int
+    ) -> tuple[State, Memory, Messages, Memory]:
+        first = len(early)
+        mixed, rest = self._exchange(messages, memory[first:], t, first)
+        self.sent.add_hidden(self.network, self.early_bytes, row_bytes(self.network, messages, t, first), t)
+        following = self.rule.receive(state, (*early, *mixed))
+        if self.rule is not self.plain_rule:
+            check_next(following, state)
+        self.rule = self.plain_rule
+        return self._ahead(following, (*after, *rest), t + 1)
+
+    def _exchange(self, messages: Messages, memory: Memory, t: int, first: int) -> tuple[Messages, Memory]:
+        began = now()
+        mixed = exchange(self.network, memory, messages, t, first)
+        self.timeline.add("exchange", began)
+        return mixed
+
+    def _finished(self, booked_to: str) -> tuple[State, Memory, Messages, Memory]:
+        began = now()
+        result = self.pending.result()
+        self.timeline.waited(began, booked_to)
+        self.stream.join()
+        return result
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        state, memory, _, _ = self._finished("evaluation")
+        return [Snapshot(state, {0: memory}, self.sent)]
+
+    @property
+    def complete(self) -> Snapshot:
+        try:
+            return self.snapshots[0]
+        except ProcessLost:
+            return self.last
+
+    def points(self, t: int) -> tuple[Array, ...]:
+        return (self.x,)
+
+    def step(self, gradients: Gradients, t: int) -> None:
+        state, memory, early, after = self._finished("rule")
+        self.x = early[0]
+        self.last = Snapshot(with_x(state, self.x), {}, self.sent)
+        messages, sent_state = self.rule.send(state, tuple(map(copied, gradients)), t)
+        self.pending = self.submit(self._rest, sent_state, memory, early, after, messages, t)
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
+        return self.thread.submit(self.stream.run, self.stream.mark(), work, *args)
+
+    def finish(self) -> None:
+        self._finished("evaluation")
+
+    def close(self) -> None:
+        self.thread.shutdown(wait=True, cancel_futures=True)
+
+
+class CudaStream:
+    """A CUDA stream for the exchange, next to the gradient's; does nothing for arrays in main memory."""
+
+    def __init__(self, like: Array):
+        self.stream = None
+        if getattr(like, "is_cuda", False):
+            import torch
+
+            self.cuda = torch.cuda
+            self.stream = torch.cuda.Stream(like.device)
+
+    def mark(self) -> Any:
+        """The current position of the gradient's stream: the exchange begins after that."""
+        return self.cuda.current_stream().record_event() if self.stream else None
+
+    def run(self, after: Any, work: Any, *args: Any) -> Any:
+        with self.cuda.stream(self.stream) if self.stream else nullcontext():
+            if self.stream:
+                self.stream.wait_event(after)
+            out = work(*args)
+            if self.stream:
+                self.done = self.stream.record_event()
+                self.stream.synchronize()  # so that memory freed here is no longer in use
+            return out
+
+    def join(self) -> None:
+        if self.stream:
+            self.cuda.current_stream().wait_event(self.done)
 
 
 # ---------------------------------------------------------------- checks of rules
@@ -114,62 +245,81 @@ def with_checks(rule: Rule) -> Rule:
         return check_messages(rule.early_messages(s, t), s.x)
 
     def points(s: State, t: int) -> tuple[Array, ...]:
-        return check_points(rule.gradient_points(s, t), s.x)
+        wanted = rule.gradient_points(s, t)
+        if not isinstance(wanted, tuple) or not wanted or any(getattr(p, "shape", None) != s.x.shape for p in wanted):
+            raise InputError(f"A rule's points must return a tuple of arrays of the shape of x, {tuple(s.x.shape)}.")
+        return wanted
 
-    def checked(send: Callable[..., Any], receive: Callable[..., Any], senders: str) -> tuple[Any, Any]:
+    def checked(send: Callable[..., Any], receive: Callable[..., Any]) -> tuple[Any, Any]:
         def checked_send(s: State, *args: Any) -> tuple[Messages, State]:
-            messages, after = check_sent(send(s, *args), s)
-            return check_messages(messages, s.x), after
+            sent = send(s, *args)
+            pair = isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[0], (tuple, list))
+            if not pair or hasattr(sent[0], "_fields") or not isinstance(sent[1], type(s)):
+                raise InputError(
+                    "A rule's send must return two things: a tuple of messages, and the state until they arrive."
+                )
+            return check_messages(tuple(sent[0]), s.x), sent[1]
 
         def checked_receive(s: State, mixed: Messages) -> State:
             try:
                 after = receive(s, mixed)
             except (ValueError, IndexError) as error:
-                count = len(mixed)
-                raise InputError(
-                    f"This rule's receive fails on the {count} messages that {senders} gave: {error}."
-                ) from error
+                raise InputError(f"This rule's receive fails on the {len(mixed)} messages sent: {error}.") from error
             if not isinstance(after, type(s)):
                 raise InputError(f"A rule's receive must return its {type(s).__name__}, not {type(after).__name__}.")
             return after
 
         return checked_send, checked_receive
 
-    send, receive = checked(rule.send, rule.receive, "early and send")
+    send, receive = checked(rule.send, rule.receive)
+    then = tuple(Exchange(*checked(*pair)) for pair in rule.then)
     return rule._replace(
-        send=send,
-        receive=receive,
-        then=tuple(Exchange(*checked(*pair, f"then[{number}].send")) for number, pair in enumerate(rule.then)),
-        early=rule.early and early,
-        points=rule.points and points,
-        form=None,
+        send=send, receive=receive, then=then, early=rule.early and early, points=rule.points and points, form=None
     )
 
 
 def check_state(state: State, x: Array) -> State:
     """Check that a state is a NamedTuple of arrays like x, the first of which is x."""
-    if not (isinstance(state, tuple) and hasattr(state, "_fields") and hasattr(state, "x")):
+    arrays = leaves(state) if isinstance(state, tuple) and hasattr(state, "_fields") and hasattr(state, "x") else {}
+    if not arrays or next(iter(arrays.values())) is not state.x:
         raise InputError("A rule's init must return a NamedTuple of arrays with x first.")
-    arrays = leaves(state)
-    if next(iter(arrays.values())) is not state.x:
-        raise InputError("A rule's init must return a NamedTuple of arrays with x first.")
-    for number, (name, a) in enumerate(arrays.items()):
-        rows = x.shape if number == 0 else (*x.shape[:-1], *tuple(getattr(a, "shape", ()))[-1:])
-        if type(a) is not type(x) or a.dtype != x.dtype or tuple(a.shape) != tuple(rows):
+    for name, a in arrays.items():
+        if not is_like(a, x) or (a is state.x and a.shape != x.shape):
             raise InputError(
-                f"'{name}' of this rule's state must be an array like x ({tuple(x.shape)}, {x.dtype}), with any width; it is "
-                f"{tuple(getattr(a, 'shape', ())) or type(a).__name__}, {getattr(a, 'dtype', None)}."
+                f"'{name}' of this rule's state is {kind_of(a)}; it must be like x: {kind_of(x)}, any width."
             )
     return state
 
 
-def check_sent(sent: Any, state: State) -> tuple[Messages, State]:
-    """Check that `send` gave messages and a state."""
-    pair = isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[0], (tuple, list))
-    if not pair or hasattr(sent[0], "_fields") or not isinstance(sent[1], type(state)):
-        raise InputError("A rule's send must return two things: a tuple of messages, and the state until they arrive.")
-    messages, after = sent
-    return tuple(messages), after
+def check_messages(messages: Messages, x: Array) -> Messages:
+    for number, message in enumerate(messages):
+        if not is_like(message, x):
+            raise InputError(
+                f"Message {number} of this rule is {kind_of(message)}; it must be like x: {kind_of(x)}, any width. For several "
+                "stepsizes, give a list of rules."
+            )
+    return messages
+
+
+def check_next(state: State, before: State) -> State:
+    """Check that every array of the state has the shape and dtype it had before the step."""
+    for (name, a), old in zip(leaves(state).items(), leaves(before).values(), strict=True):
+        if not is_like(a, old) or a.shape != old.shape:
+            raise InputError(
+                f"After a step {name} of this rule is {kind_of(a)}; it must stay {kind_of(old)}. For several stepsizes, give a "
+                "list of rules."
+            )
+    return state
+
+
+def is_like(a: Any, x: Array) -> bool:
+    """Whether an array has the library and dtype of x, and a row for each of its nodes."""
+    return type(a) is type(x) and a.dtype == x.dtype and a.shape[:-1] == x.shape[:-1]
+
+
+def kind_of(a: Any) -> str:
+    shape = f" of shape {tuple(a.shape)} and {a.dtype}" if hasattr(a, "shape") else ""
+    return f"{type(a).__name__}{shape}"
 
 
 def explained(error: Any) -> Any:
@@ -181,40 +331,3 @@ def explained(error: Any) -> Any:
         clear.__cause__ = error
         return clear
     return error
-
-
-def check_points(points: Any, x: Array) -> tuple[Array, ...]:
-    if not isinstance(points, tuple) or any(getattr(point, "shape", None) != x.shape for point in points) or not points:
-        raise InputError(f"A rule's points must return a tuple of arrays of the shape of x, {tuple(x.shape)}.")
-    return points
-
-
-def check_messages(messages: Messages, x: Array) -> Messages:
-    """Check that messages have the library and dtype of x, and a row for each of its nodes."""
-    for number, message in enumerate(messages):
-        if type(message) is not type(x) or message.dtype != x.dtype or message.shape[:-1] != x.shape[:-1]:
-            shape = tuple(getattr(message, "shape", ()))
-            raise InputError(
-                f"Message {number} of this rule is {type(message).__name__} of shape {shape} and dtype "
-                f"{getattr(message, 'dtype', None)}; it must be like x: {type(x).__name__} of shape "
-                f"{tuple(x.shape[:-1])} and any width, dtype {x.dtype}.{_several(shape, x)}"
-            )
-    return messages
-
-
-def check_next(state: State, before: State) -> State:
-    """Check that every array of the state has the shape and dtype it had before the step."""
-    for (name, a), old in zip(leaves(state).items(), leaves(before).values(), strict=True):
-        if type(a) is not type(old) or a.shape != old.shape or a.dtype != old.dtype:
-            now_is = f"{tuple(a.shape)}, {a.dtype}" if hasattr(a, "shape") else type(a).__name__
-            raise InputError(
-                f"After a step {name} of this rule is {now_is}; it must stay {tuple(old.shape)}, {old.dtype}."
-                f"{_several(tuple(getattr(a, 'shape', ())), old)}"
-            )
-    return state
-
-
-def _several(shape: tuple[int, ...], x: Array) -> str:
-    """A hint where schedules that are arrays have added runs."""
-    added = len(shape) == len(x.shape) > 2 and shape[1:-1] == tuple(x.shape[1:-1]) and shape[0] != x.shape[0]
-    return " For several stepsizes, give a list of rules, or register the rule and give eta as a list." if added else ""

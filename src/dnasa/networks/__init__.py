@@ -99,7 +99,7 @@ def connect(
         message_dtype: "bfloat16" or "float16": messages in 16 bits.
         channel: A channel from `dnasa.channels`, or your own.
         survive: Whether a run over MPI continues without lost processes; needs mpirun --with-ft ulfm. Sites always do.
-        compress: Compresses messages: the name of a codec, such as "4bit" or "topk:0.01", or a `Codec`.
+        compress: Compresses messages: such as "moniqua:8" or "topk:0.01", or a `Codec`.
         site: The process group of torch.distributed whose processes hold one node together: the nodes are then the sites.
         sites: A file that lists the sites: machines of different owners, each with one node, joined by TLS. The run begins
             when all are there. It continues without those that are lost, and with those that come back.
@@ -115,7 +115,7 @@ def connect(
 
     Example:
         ```python
-        network = dnasa.connect(dnasa.topology.ring(8), compress="8bit")
+        network = dnasa.connect(dnasa.topology.ring(8), compress="moniqua:8")
         ```
     """
     engine = engine or ("sites" if sites else detect())

@@ -66,7 +66,7 @@ def exchanges(topology: Topology, rounds: int | str | None, channel: Channel | N
     """
     if topology.period > 1 and channel is not None and channel.fixed_graph:
         raise InputError(
-            f"{channel.name} remembers what came over one graph, and {topology.name} changes: use moniqua or randk, or a graph "
+            f"{channel.name} remembers what came over one graph, and {topology.name} changes: use moniqua, or a graph "
             "that stays the same, such as ring."
         )
     if topology.directed and channel is not None and channel.symmetric:

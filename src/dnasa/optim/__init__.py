@@ -3,8 +3,7 @@
 from dnasa.extras import needed_by
 
 with needed_by("dnasa.optim"):
-    from dnasa.optim.decentralized import Decentralized
-    from dnasa.optim.frameworks import local_gradients
-    from dnasa.optim.join import Join
+    from dnasa.optim.decentralized import Decentralized, Join
+    from dnasa.optim.wrapping import local_gradients
 
 __all__ = ["Decentralized", "Join", "local_gradients"]

@@ -15,25 +15,19 @@ from dnasa.optim.node import Node
 CHUNK = 1 << 20  # parameters that are sent at once when one process sends the others its values
 
 
-def settings(node: Node, nonfinite: str, model: nn.Module | None) -> dict[str, Any]:
+def settings(node: Node, model: nn.Module | None) -> dict[str, Any]:
     """What every process must have been given."""
     parameters = node.parameters
-    kinds = {"parameters": parameters.trained, "frozen parameters": parameters.frozen, "buffers": node.buffers.tensors}
-    shapes = {f"the shape of the {name}": [[*p.shape, str(p.dtype)] for p in each] for name, each in kinds.items()}
+    kinds = {"parameters": parameters.trained, "frozen_parameters": parameters.frozen, "buffers": node.buffers.tensors}
+    modules = re.sub("0x[0-9a-f]+", "", repr(model)).splitlines()  # models of equal shapes may differ in an activation
     return {
-        "the rule": node.recipe.name,
+        "rule": node.recipe.name,
         "overlap": node.overlap,
-        "nonfinite": nonfinite,
-        "the weight decay": [group["weight_decay"] for group in parameters.groups],
-        **shapes,
-        "the name of a parameter": parameters.names,
-        "the model": described(model),
+        "weight_decay": parameters.decays,
+        **{f"shape_of_{name}": [[*p.shape, str(p.dtype)] for p in each] for name, each in kinds.items()},
+        "name_of_a_parameter": parameters.names,
+        "model": [line.strip() for line in modules],
     }
-
-
-def described(model: nn.Module | None) -> list[str]:
-    """Describes a model's modules, without addresses in memory: models of equal shapes may differ in an activation."""
-    return [line.strip() for line in re.sub("0x[0-9a-f]+", "", repr(model)).splitlines()]
 
 
 def start_at_the_same_point(node: Node) -> None:
@@ -41,7 +35,7 @@ def start_at_the_same_point(node: Node) -> None:
     row = node.parameters.row()
     tensors = [row, *node.untrained]
     copy_from(node.network, 0, tensors)
-    agree(node.network, {"the starting point": crc32(*tensors)})
+    agree(node.network, {"starting_point": crc32(*tensors)})
     node.parameters.show(row)
 
 

@@ -1,27 +1,25 @@
 """The optimizer: an ordinary loop of torch on the outside, steps of a rule with the neighbours inside."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dnasa.core import InputError, Network, Rule, Schedule
-from dnasa.optim.agreement import settings
+from dnasa.core import InputError, Network, Rule, RunError, Schedule
+from dnasa.networks.processes import agree
+from dnasa.optim.agreement import settings, start_at_the_same_point
 from dnasa.optim.buffers import MixedBuffers
-from dnasa.optim.checks import Checks
-from dnasa.optim.flat import Flat
-from dnasa.optim.groups import NO_LEARNING_RATE, ParameterGroup, check_group
+from dnasa.optim.flat import NO_LEARNING_RATE, Flat, ParameterGroup, check_group, views
 from dnasa.optim.node import Node
 from dnasa.optim.recovery import Recovery
 from dnasa.optim.saving import load_state, saved_state
-from dnasa.optim.skipping import Skipping
+from dnasa.optim.wrapping import Wrapping
 
 BEYOND = (
-    "step() is called more often than steps={} says: the stepsize is 0 now, so nothing more is learned and the nodes only "
-    "exchange their models. Give the number of calls as steps=."
+    "step() is called more often than steps={} says: the stepsize is 0 now, so the nodes only exchange their models."
 )
 
 
@@ -37,7 +35,8 @@ class Decentralized(torch.optim.Optimizer):
     The model's parameters are where the rule takes its next gradient; inside `averaged()` they are the answer, averaged over
     all nodes. Rules that want gradients at several points need `step(closure)`.
     Everything here is done by all nodes together: each must call `step`, `averaged` and `consensus` equally often, or, with
-    different numbers of batches, train inside `Join`.
+    different numbers of batches, train inside `Join`. A gradient that is not finite stops all processes, unless a GradScaler
+    found it: then all skip that step.
 
     Args:
         params: As for any optimizer, or the model itself: its buffers and frozen parameters are then made equal at the start,
@@ -53,9 +52,6 @@ class Decentralized(torch.optim.Optimizer):
         buffers: What to mix with the neighbours' instead of batch norm statistics, such as `model.buffers()`; `()` mixes none.
         overlap: Exchange while the next gradient is computed; by default wherever the rule can and there are neighbours. The
             iterates are the same either way.
-        nonfinite: What a gradient that is not finite does, before it is mixed in. "raise" stops all processes with an error
-            that names rank, step and parameter (give `model.named_parameters()` for their names); with "skip" all skip that
-            step together.
         lr: Must be left out, since there is no learning rate to set.
 
     Examples:
@@ -83,7 +79,6 @@ class Decentralized(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         buffers: Iterable[Tensor] | None = None,
         overlap: bool | None = None,
-        nonfinite: str = "raise",
         lr: None = None,
     ):
         if lr is not None:
@@ -100,13 +95,22 @@ class Decentralized(torch.optim.Optimizer):
         network = network.processes.duplicate() if network.processes.duplicate else network
         parameters, mixed = Flat(self.param_groups), MixedBuffers(model, buffers)
         self.node = Node(parameters, mixed, network, rule, eta, schedule, steps, overlap)
-        own = settings(self.node, nonfinite, model)
+        own = settings(self.node, model)
         self.recovery = Recovery(self.node, own)
-        self.skipping, self.checks = Skipping(self.recovery, nonfinite), Checks(self.recovery, model)
+        self.wrapping: Wrapping | None = None
+        self.joined = False  # whether processes have different numbers of batches, inside `Join`
         if network.processes.membership.join is not None:
             self.recovery.join()
         else:
-            self.recovery.begin(lambda: self.checks.start(own))
+            self.recovery.begin(lambda: self._start(own))
+
+    @torch.no_grad()
+    def _start(self, own: dict[str, Any]) -> None:
+        """Check that all have the same settings and modules, and start at the weights of rank 0."""
+        if self.network.nodes > 1:
+            agree(self.network, own)
+            start_at_the_same_point(self.node)
+            self.wrapping = Wrapping(self.node.parameters.trained, self.network)
 
     @property
     def t(self) -> int:
@@ -151,7 +155,7 @@ class Decentralized(torch.optim.Optimizer):
             if not losses:
                 losses.append(self._collected(closure))
             gradients = self.node.gradients(closure)
-            if not self.skipping.all_skip(gradients, getattr(self, "found_inf", None)):
+            if not self._all_skip(gradients):
                 self._take_step(gradients)
 
         try:
@@ -168,8 +172,7 @@ class Decentralized(torch.optim.Optimizer):
 
         def attempt() -> bool:
             self._begin(True)
-            self.checks.after_backward()
-            has_batch, skip = self.skipping.vote(False, False)
+            has_batch, skip = self._vote(has_batch=False, skip=False)
             if has_batch and not skip:
                 self.zero_grad()
                 self._take_step(self.node.gradients(self.zero_grad))
@@ -180,7 +183,10 @@ class Decentralized(torch.optim.Optimizer):
     def _begin(self, has_closure: bool) -> None:
         self.node.follow_decay()
         if self.node.stepper is None:
-            self.checks.before_first_step(has_closure)
+            if self.wrapping is not None and not has_closure:
+                self.wrapping.check()
+            with self.recovery.exchange():
+                agree(self.network, {"step": self.t})
             self.node.begin(has_closure)
 
     def _collected(self, closure: Callable[[], Any] | None) -> Any:
@@ -188,8 +194,9 @@ class Decentralized(torch.optim.Optimizer):
         if self.t == self.node.recipe.steps:
             warnings.warn(BEYOND.format(self.t), stacklevel=5)
         loss = _loss(closure)
-        self.checks.gradients()
-        self.checks.after_backward()
+        if self.wrapping is not None:
+            self.wrapping.check()
+            self.wrapping = None
         self.node.check_unchanged()
         self.node.parameters.collect_gradients()
         scale = getattr(self, "grad_scale", None)  # set by a GradScaler
@@ -197,8 +204,40 @@ class Decentralized(torch.optim.Optimizer):
             self.node.parameters.gradient.div_(scale)
         return loss
 
+    def _all_skip(self, gradients: tuple[Tensor, ...]) -> bool:
+        """Whether all skip this step, since the step of one node needs the messages of the others."""
+        overflowed = getattr(self, "found_inf", None)  # set by a GradScaler
+        if overflowed is None:
+            self._check_finite(gradients)
+            if not self.joined:
+                return False
+        return self._vote(has_batch=True, skip=bool(overflowed))[1]
+
+    def _vote(self, has_batch: bool, skip: bool) -> tuple[bool, bool]:
+        """Whether any node has a batch, and whether any wants to skip this step."""
+        with self.recovery.exchange():
+            self.node.snapshot()
+            votes = self.network.mean(torch.tensor([[float(has_batch), float(skip)]])).view(-1).tolist()
+        return votes[0] > 0, votes[1] > 0
+
+    def _check_finite(self, gradients: tuple[Tensor, ...]) -> None:
+        """Stop all processes before a gradient that is not finite is mixed in."""
+        if self.node.alone_on_gpu or all(map(_is_finite, gradients)):
+            return
+        parameters = self.node.parameters
+        worst = next(g for g in gradients if not _is_finite(g))
+        each = zip(parameters.names, parameters.values, views(worst, parameters.trained), strict=True)
+        parts = [(name, kind, a) for name, x, g in each for kind, a in (("weights", x), ("gradient", g))]
+        name, kind, _ = next(part for part in parts if not _is_finite(part[2]))
+        reason = (
+            f"At {self.network.processes.name_of(self.network.rank)}, step {self.t + 1}: the {kind} of {name} is not finite. "
+            "Check this process's batch and loss."
+        )
+        self.network.processes.membership.fail(reason)
+        raise RunError(reason)
+
     def _take_step(self, gradients: tuple[Tensor, ...]) -> None:
-        with self.recovery.exchange(), self.checks.timed():
+        with self.recovery.exchange():
             self.node.step(gradients)
 
     # ------------------------------------------------------------ gradients, groups and checkpoints
@@ -266,3 +305,44 @@ def _loss(closure: Callable[[], Any] | None) -> Any:
         return None
     with torch.enable_grad():
         return closure()
+
+
+def _is_finite(a: Tensor) -> bool:
+    """A sum is the quick check; large finite numbers may overflow it."""
+    return bool(a.sum().isfinite()) or bool(a.isfinite().all())
+
+
+class Join:
+    """A block in which processes may have different numbers of batches.
+
+    A process that leaves the block takes part in the steps of the others, with gradient zero, until all have left it: what
+    `optimizer.zero_grad(); optimizer.step()` does. So every batch counts the same, and mean(u) = mean(v) holds as in any step.
+    Every step exchanges one more small message with all processes, and waits for hidden exchanges. `averaged` and `consensus`
+    are called after the block.
+
+    Args:
+        optimizers: The optimizers. Each takes one step per batch, in this order.
+
+    Examples:
+        ```python
+        with Join([optimizer]):
+            for x, y in loader:
+                ...
+        ```
+    """
+
+    def __init__(self, optimizers: Sequence[Decentralized]):
+        self.optimizers = list(optimizers)
+
+    def __enter__(self) -> None:
+        for opt in self.optimizers:
+            opt.joined = True
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            while error is None and self.optimizers[0].shadow_step():
+                for opt in self.optimizers[1:]:
+                    opt.shadow_step()
+        finally:
+            for opt in self.optimizers:
+                opt.joined = False

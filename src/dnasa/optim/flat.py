@@ -8,8 +8,35 @@ import torch
 from torch import Tensor
 
 from dnasa.core import InputError
-from dnasa.optim.frameworks import SHARDED
-from dnasa.optim.groups import parameter_names
+
+SHARDED = (
+    "FSDP divides the parameters among the processes, and here each process needs all of them: use "
+    "DistributedDataParallel inside a site, dnasa.connect(..., site=...)."
+)
+NO_LEARNING_RATE = (
+    "Decentralized has no learning rate to set, its schedule is built in: leave 'lr' and learning-rate schedulers out "
+    "(rules that need a stepsize take eta and schedule)."
+)
+
+
+class ParameterGroup(dict[str, Any]):
+    """A parameter group whose "lr" can only be read."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == "lr":
+            raise InputError(NO_LEARNING_RATE)
+        super().__setitem__(key, value)
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)  # a copy is set key by key otherwise
+
+
+def check_group(group: dict[str, Any]) -> None:
+    for key in group:
+        if key == "lr":
+            raise InputError(NO_LEARNING_RATE)
+        if key not in ("params", "weight_decay"):
+            raise InputError(f"Parameter groups may differ in weight_decay only, not in '{key}': leave it out.")
 
 
 class Flat:
@@ -23,7 +50,12 @@ class Flat:
         self.groups = groups
         self.trained = [p for p in everyone if p.requires_grad]
         self.frozen = [p for p in everyone if not p.requires_grad]
-        self.names = parameter_names(groups)
+        names = [name for group in groups for name in group.get("param_names", [None] * len(group["params"]))]
+        self.names = [
+            f"parameter {i} of shape {tuple(p.shape)}" if name is None else f"'{name}'"
+            for i, (name, p) in enumerate(zip(names, everyone, strict=True))
+            if p.requires_grad
+        ]
         sizes = [sum(p.requires_grad for p in group["params"]) for group in groups]
         self.decay: Tensor | None = None  # the weight decay of each parameter
         self.read = [0.0] * len(groups)  # from the groups, what `decay` was made from
@@ -75,16 +107,6 @@ class Flat:
             p.grad = view.detach() if p.is_contiguous() else None
         for p in self.frozen:
             p.grad = None
-        self.cleared = self.gradient._version
-
-    def untouched(self) -> bool:
-        """Whether no backward pass has changed the gradients since they were cleared."""
-        pairs = zip(self.trained, self.gradients, strict=True)
-        return (
-            self.gradient._version == self.cleared
-            and all(p.grad is None or _shares(p.grad, view) for p, view in pairs)
-            and not self.gradient.any()  # a compiled pass may leave no version
-        )
 
     def collect_gradients(self) -> None:
         """Collect the gradients in the flat vector; a parameter without a gradient has gradient zero."""
@@ -101,6 +123,11 @@ class Flat:
                 view.copy_(p.grad.to_dense() if p.grad.is_sparse else p.grad)
         if any(p.grad is not None for p in self.frozen):
             raise InputError("A parameter that was frozen has a gradient now: make a new optimizer after unfreezing.")
+
+    def show_stepsize(self, stepsize: float) -> None:
+        """Show the stepsize as "lr", for logs."""
+        for group in self.groups:
+            dict.__setitem__(group, "lr", stepsize)
 
     @property
     def decays(self) -> list[float]:

@@ -2,23 +2,69 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from dnasa.core import InputError, Network, Rule, RunError, Sent, Snapshot, leaves, positive, rebuilt, with_x
+from dnasa.core import (
+    InputError,
+    Layout,
+    Network,
+    Rule,
+    RunError,
+    Schedule,
+    Sent,
+    Snapshot,
+    leaves,
+    positive,
+    rebuilt,
+    whole,
+    with_x,
+)
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import check_state, explained
 from dnasa.optim.buffers import MixedBuffers
 from dnasa.optim.flat import Flat
-from dnasa.optim.groups import show_stepsize
-from dnasa.optim.recipe import make_rule
+from dnasa.rules import registry
 from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 from dnasa.runs.metrics import squared_distances
 from dnasa.runs.timing import Timeline
 from dnasa.topology import check_weights
+
+
+class Recipe(NamedTuple):
+    """A rule with its schedules; none are known of the user's own rule."""
+
+    name: str
+    rule: Rule
+    schedules: tuple[Schedule, ...] = ()
+    steps: int | None = None  # after which its steps are 0
+
+
+def make_rule(
+    rule: str | Rule, eta: Any, schedule: str | None, steps: int | None, nodes: int, layout: Layout
+) -> Recipe:
+    if steps is not None:
+        whole("steps", steps)
+    if isinstance(rule, Rule):
+        if eta is not None or schedule is not None:
+            raise InputError("A rule of your own has its schedules inside: leave eta and schedule out.")
+        return Recipe("a rule of the user's", rule)
+    method = registry.find(rule)
+    if eta is not None and not method.needs_eta:
+        raise InputError(f"Rule '{rule}' takes no stepsize: leave eta out.")
+    if schedule is None and steps is None and not method.needs_eta and ":" not in rule:
+        schedule = next((name for name, made in method.schedules.items() if not made.needs_steps), None)
+    variant = registry.variants(rule, [] if eta is None else [eta], schedule)[0]
+    registry.check_used(schedule, [variant])
+    schedules = registry.schedules_of(variant, nodes, steps)
+    spec = variant.spec
+    known = steps if spec and spec.needs_steps is not False else None
+    ends = steps if spec and spec.ends else None
+    made = registry.make(method, schedules, layout)
+    return Recipe(str([*variant.label().values(), known]), made, schedules, ends)
 
 
 class Node:
@@ -65,7 +111,7 @@ class Node:
         """The groups show the stepsize of the last step: the rule's first schedule, where it has any."""
         self._t = t
         eta = next(iter(self.recipe.schedules), lambda t: float("nan"))
-        show_stepsize(self.parameters.groups, float(eta(max(t - 1, 0))))
+        self.parameters.show_stepsize(float(eta(max(t - 1, 0))))
 
     @property
     def untrained(self) -> list[Tensor]:
@@ -169,7 +215,6 @@ class Node:
     def means(self) -> list[Tensor]:
         """The means over all nodes: of the answers, then of the buffers."""
         sources = [self.rule.result(self.snapshot().state), *self.buffers.tensors]
-        self.buffers.warn_if_different(self.network)
         return [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
 
     def distance(self) -> float:
@@ -239,9 +284,7 @@ class Node:
         try:
             self.stepper.step(gradients, self.t)
         except TypeError as error:
-            if (clear := explained(error)) is not error:
-                raise clear from error
-            raise
+            raise explained(error) from error.__cause__
         self.buffers.send(self.network, self.stepper.submit, self.parameters.gradient.dtype, self.t + 1)
         self.t += 1
         self.parameters.show(self.stepper.points(self.t)[0])

@@ -1,0 +1,83 @@
+"""Models that a framework has wrapped."""
+
+import sys
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from dnasa.core import InputError, Network
+from dnasa.optim.flat import SHARDED
+
+
+def local_gradients(model: nn.Module) -> None:
+    """Every node keeps its own gradients and buffers, although a framework wrapped the model in DistributedDataParallel.
+
+    Call it before the first backward pass.
+
+    Args:
+        model: The wrapped model. One that is not wrapped stays as it is.
+    """
+    if isinstance(model, DistributedDataParallel):
+        model.register_comm_hook(None, noop_hook)
+        model.broadcast_buffers = False
+
+
+class Wrapping:
+    """What the first training pass shows: the outermost module that uses a trained parameter is what a framework made."""
+
+    def __init__(self, trained: Iterable[Tensor], network: Network):
+        self.trained = {id(p) for p in trained}
+        self.model: nn.Module | None = None
+        self.sharded = False
+        rank = dist.get_rank() if dist.is_initialized() else -1
+        pairs = network.processes.allgather_json([network.rank, rank], lambda pair: (int(pair[0]), int(pair[1])))
+        self.ranks = {other for node, other in pairs if node == network.rank}  # several for a site
+        method = weakref.WeakMethod(self._before_forward)  # an optimizer that is no longer used is not held by the hook
+
+        def before_forward(module: nn.Module, args: Any) -> None:
+            if (call := method()) is not None:
+                call(module)
+
+        self.hook = register_module_forward_pre_hook(before_forward)
+        weakref.finalize(self, self.hook.remove)
+
+    def _before_forward(self, module: nn.Module) -> None:
+        if not torch.is_grad_enabled():  # an evaluation may use the model without its wrapping
+            return
+        self.sharded = self.sharded or is_sharded(module)  # which may have replaced the parameters
+        if not {id(p) for p in module.parameters()}.isdisjoint(self.trained):
+            self.hook.remove()
+            self.model, self.sharded = module, is_sharded(module)
+
+    def check(self) -> None:
+        """Refuse a DistributedDataParallel that averages gradients over several nodes rather than inside a site."""
+        self.hook.remove()
+        if self.sharded:
+            raise InputError(SHARDED)
+        model = self.model
+        if not isinstance(model, DistributedDataParallel) or keeps_gradients(model):
+            return
+        averaged = dist.get_process_group_ranks(model.process_group)
+        if len(averaged) > 1 and not self.ranks.issuperset(averaged):
+            raise InputError(
+                "DistributedDataParallel averages the gradients of all nodes before the optimizer mixes them: call "
+                "dnasa.optim.local_gradients(model) before the first backward pass. Inside a site: "
+                "DistributedDataParallel(model, process_group=site)."
+            )
+
+
+def keeps_gradients(model: DistributedDataParallel) -> bool:
+    """Whether the last backward pass averaged nothing: after `local_gradients`, or inside `no_sync`."""
+    return not model.require_forward_param_sync or any(hook is noop_hook for hook, _ in model._comm_hooks)
+
+
+def is_sharded(module: nn.Module) -> bool:
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # where it was never imported, nothing is sharded
+    return fsdp is not None and isinstance(module, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule))
