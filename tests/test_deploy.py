@@ -33,7 +33,7 @@ def commands(name: str) -> Iterator[list[str]]:
         yield from (["train", *shlex.split(line)] for line in re.findall(r"^# OPTIONS=(.*)", text, re.MULTILINE))
     else:
         lines = [line.partition("#")[0] for line in text.splitlines()]
-        calls = [call for line in lines for call in re.findall(r"\bdnasa ((?:train|watch|keys) [^;`|]*)", line)]
+        calls = [call for line in lines for call in re.findall(r"\bdnasa ((?:train|keys) [^;`|]*)", line)]
         yield from map(shlex.split, calls)
 
 

@@ -266,7 +266,7 @@ def test_every_public_name_has_a_docstring(source: Any) -> None:
 
 # Packages whose public functions and methods document every parameter.
 PACKAGES = [
-    *("dnasa", "dnasa.channels", "dnasa.comparing", "dnasa.core", "dnasa.data", "dnasa.logging", "dnasa.networks"),
+    *("dnasa", "dnasa.channels", "dnasa.comparing", "dnasa.core", "dnasa.data", "dnasa.networks"),
     *(
         "dnasa.optim",
         "dnasa.comparing.plots",

@@ -21,13 +21,13 @@ PACKAGE = Path(dnasa.__file__).parent
 # A module or package of dnasa imports from lower levels only, so there are no circles.
 LEVELS = [
     ["core", "compiled"],
-    ["arrays", "cuda", "extras", "files"],
+    ["arrays", "events", "extras", "files"],
     ["randomness", "rules", "sites", "topology"],
     ["channels", "data"],
     ["networks", "problems"],
     ["runs"],
     ["engine"],
-    ["logging", "optim", "tasks"],
+    ["optim", "tasks"],
     ["trained"],
     ["comparing"],
     ["pages", "reproduce", "sklearn"],

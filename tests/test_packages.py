@@ -32,7 +32,7 @@ def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
 
 
 problem = dnasa.problems.Custom(gradient, start=np.zeros(3))
-result: dnasa.Result = dnasa.solve(problem, dnasa.topology.ring(4), steps=10, callback=None, stop={"grad_norm": 1e-3})
+result: dnasa.Result = dnasa.solve(problem, dnasa.topology.ring(4), steps=10)
 rule: dnasa.Rule = dnasa.rules.dsgd(dnasa.rules.schedules.constant(0.1))
 print(result.final()["consensus"], result.mean, rule.needs)
 """

@@ -73,7 +73,6 @@ CALLS: dict[str, tuple[Callable[[Path], Path], Callable[[Any], Any]]] = {
     "Result.load": (saved, dnasa.Result.load),
     "save_figure": (nothing, lambda path: plots.save_figure(Figure(), path)),
     "solve(folder=)": (nothing, lambda path: result(folder=path)),
-    "Record(trace=)": (nothing, lambda path: result(record=dnasa.Record(trace=path))),
     "RunFolder": (nothing, RunFolder),
     "compare(folder=)": (
         nothing,

@@ -16,7 +16,7 @@ from test_plugins import PLUGIN
 from test_resume import run
 
 import dnasa
-from dnasa import extras, pages
+from dnasa import extras
 from dnasa.cli import plugins
 from dnasa.core import InputError
 from dnasa.data import images
@@ -216,7 +216,7 @@ def test_a_path_that_no_system_can_have_gets_one_clear_line(home: Path) -> None:
         (home / "c.json").write_text(json.dumps(config))
         done = run("train", "--config", "c.json", "--trust", cwd=home)
         assert done.returncode == 2
-        assert f"c.json: {option} must be" in done.stderr
+        assert f"c.json: {option} cannot be" in done.stderr
 
 
 def test_bytecode_beside_a_file_is_neither_read_nor_written(begun: Path, home: Path) -> None:
@@ -252,8 +252,6 @@ def test_reading_a_run_folder_executes_nothing(begun: Path, home: Path) -> None:
     for words in ("report trained", "report . --html --out page.html", "runs ."):
         done = run(*words.split(), cwd=home)
         assert done.returncode == 0, done.stderr
-    with pages.Server(home) as server:
-        assert "Details of trained" in server.page()
     assert not executed(begun)
 
 

@@ -86,15 +86,6 @@ def test_the_default_model_of_images_names_a_smaller_one(tmp_path: Path, run: Ru
         assert ("--model resnet:8 is a smaller one" in out) is mentioned
 
 
-def test_a_long_list_of_classes_is_cut(tmp_path: Path, run: Run) -> None:
-    frame = pd.DataFrame({"a": range(240), "kind": [f"k{i}" for i in range(60)] * 4})
-    frame.to_csv(tmp_path / "x.csv", index=False)
-    code, out, err = run("data", tmp_path / "x.csv", "--target", "kind", "--nodes", 2)
-    assert code == 0, err
-    assert "and 20 more" in out
-    assert "1 input standardized" in out
-
-
 @pytest.mark.parametrize("classes", [3, 11, 40])
 def test_every_class_has_a_colour_and_every_node_a_tick(classes: int) -> None:
     counts = {"node": range(16)} | {str(name): [1] * 16 for name in range(classes)} | {"total": [classes] * 16}
@@ -205,12 +196,10 @@ def test_rules_are_compared_on_every_task(tmp_path: Path, run: Run, task: str, t
             "train --data x.csv --model gpt --target price",
             "--target is for tables, and gpt is a model of the characters of",
         ),
-        ("train --data x.csv --model gpt:2,96,64 --no-header", "--no-header is for tables"),
         ("train --data digits --task regression", "--task is for files of your own: leave it out for digits"),
-        ("train --problem spike --separator ;", "--separator belongs to --data"),
+        ("train --problem spike --target y", "--target belongs to --data"),
         ("train --data FILE --target price --task wat", "Unknown task 'wat'"),
         ("train --data FILE --target street --task regression", "holds text, such as '.*': a regression needs numbers"),
-        ("train --data FILE --target price --separator wide", "A separator is one character"),
         ("train --data FILE --target price --partition by_label", "no class to divide them by"),
     ],
 )

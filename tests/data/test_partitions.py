@@ -1,6 +1,5 @@
 """Each seed draws its own partition; the same seed has the same partition for every rule and stepsize."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from dnasa import data, solve, topology
-from dnasa.cli.commands import app
 from dnasa.core import InputError, Interrupted
 from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron
@@ -93,34 +90,6 @@ def test_a_run_with_partitions_by_seed_is_resumed_exactly_and_not_with_another_p
 def test_wrong_shards_of_a_later_seed_are_refused_before_the_first_step(shards: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         solve(classification(shards), RING, seed=[0, 1], **TRAINED)
-
-
-# ---------------------------------------------------------------- commands
-
-OPTIONS = "--nodes 3 --topology complete --steps 2 --evaluate 2 --partition dirichlet(0.3) --log-json".split()
-
-
-def losses(*words: str) -> list[float]:
-    """The training loss at the start of each seed, which depends on the partition."""
-    command = [*words, *OPTIONS, "--metric", "train_loss"] if words[0] == "compare" else [*words, *OPTIONS]
-    done = CliRunner().invoke(app, command, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    return [row["train_loss"] for row in rows if row["step"] == 0]
-
-
-@pytest.mark.parametrize("command", ["train", "compare --rules dnasa"])
-def test_one_option_gives_all_seeds_the_same_partition(command: str) -> None:
-    words = [*command.split(), "--seeds", "2"]
-    own, first, second = (losses(*words, *more) for more in ([], ["--partition-seed", "0"], ["--partition-seed", "1"]))
-    assert own == [first[0], second[1]]
-    assert own[1] != first[1]
-
-
-@pytest.mark.parametrize("words", ["--problem least_squares", "--shard-dir shards"])
-def test_without_a_partition_to_draw_its_seed_is_refused(words: str) -> None:
-    done = CliRunner().invoke(app, ["train", *words.split(), "--partition-seed", "1"])
-    assert str(done.exception).startswith(("--partition-seed belongs to", "--partition-seed cannot be used with"))
 
 
 def test_validation_rows_are_training_rows_that_nobody_trains_on() -> None:

@@ -245,15 +245,6 @@ def broken(gradient: Callable[..., Any]) -> Custom:
         ),
         (lambda p, g: dnasa.solve(p, g, steps=5, start=bad("a")), "start must be an array of real numbers"),
         (lambda p, g: dnasa.solve(p, g, steps=5, start=bad([[1], [1, 2]])), "start must be an array of real numbers"),
-        (lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(stop={"rule": 1})), "no metric 'rule' to stop at"),
-        (
-            lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(stop={"consensus": bad("a")})),
-            "threshold of 'consensus'",
-        ),
-        (
-            lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(stop=bad(["consensus"]))),
-            "stop must be a dictionary",
-        ),
         (lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(callback=bad(3))), "callback must be a function"),
         (
             lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(metrics={"step": lambda x: 1.0})),
@@ -551,32 +542,19 @@ def test_traffic_is_that_of_the_steps_taken() -> None:
     assert [timing["messages_per_step"] for timing in run_threads(topology.ring(4), work)] == [2, 2, 2, 2]
 
 
-def test_an_undefined_own_metric_is_neither_divergence_nor_a_reason_to_stop() -> None:
-    record = dnasa.Record(metrics={"odd": lambda x: float("nan")}, stop={"odd": 1.0})
+def test_an_undefined_own_metric_is_no_divergence() -> None:
+    record = dnasa.Record(metrics={"odd": lambda x: float("nan")})
     result = dnasa.solve(quadratic(), topology.ring(4), steps=30, evaluate=10, record=record)
     assert result.history.step.tolist() == [0, 10, 20, 30]
     assert result.runs.diverged.isna().all()
-
-
-def test_a_run_stops_at_a_threshold(tmp_path: Path) -> None:
-    problem, graph = LeastSquares(dim=3), topology.ring(4)
-    result = dnasa.solve(
-        problem, graph, steps=2000, evaluate=10, folder=tmp_path / "run", record=dnasa.Record(stop={"grad_norm": 0.3})
-    )
-    assert result.history.step.iloc[-1] < 2000
-    assert result.final().grad_norm[0] <= 0.3 < result.history.grad_norm.iloc[-2]
-    assert "Stopped at step" in (tmp_path / "run" / "log.txt").read_text()
-    with pytest.raises(InputError, match="no metric 'gradnorm' to stop at"):
-        dnasa.solve(problem, graph, steps=5, record=dnasa.Record(stop={"gradnorm": 1}))
 
 
 def test_processes_stop_together() -> None:
     graph = topology.ring(4)
 
     def work(network: Network) -> Result:
-        return dnasa.solve(
-            LeastSquares(dim=3), network, steps=500, evaluate=5, record=dnasa.Record(stop={"grad_norm": 0.5})
-        )
+        record = dnasa.Record(callback=lambda evaluation: evaluation.rows[0]["grad_norm"] < 0.5)
+        return dnasa.solve(LeastSquares(dim=3), network, steps=500, evaluate=5, record=record)
 
     steps = [result.history.step.iloc[-1] for result in run_threads(graph, work, 2)]
     assert steps[0] == steps[1] < 500

@@ -32,15 +32,14 @@ from dnasa.core import Membership, Network, Processes, ProcessLost
 from dnasa.data.summaries import Summary
 from dnasa.engine.plan import _node_data
 from dnasa.engine.recovery import Position, positions_of
+from dnasa.events import Events
 from dnasa.networks.members import Members, SiteState, View
 from dnasa.networks.processes import agree
 from dnasa.optim.first_pass import FirstPass
 from dnasa.rules import RULES
 from dnasa.runs.divergence import Divergence
-from dnasa.runs.timing import checked_events
 from dnasa.sites import connecting
 from dnasa.sites.connecting import LENGTH, PENDING, Refused, dial
-from dnasa.sites.events import Events
 from dnasa.sites.file import Sites
 from dnasa.sites.keys import make_authority, make_site, revoke
 from dnasa.sites.limits import EARLY, Limits, root_mean_square
@@ -319,7 +318,6 @@ def test_a_text_that_cannot_be_read_names_its_site(text: str) -> None:
         lambda: positions_of(network, Position(1, 2, False, {"the rule": "dnasa"})),
         divergence._agree,
         lambda: network.processes.allgather_json(score, lambda given: like(score, given)),
-        lambda: network.processes.allgather_json([], checked_events),
         lambda: network.processes.allgather_json(own, lambda given: checked_summaries(own, given)),
         lambda: FirstPass([], [], network),
     ]

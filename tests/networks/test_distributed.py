@@ -1,6 +1,5 @@
 """Real processes: the same answer as the simulator, whatever carries the messages, and nothing hangs."""
 
-import json
 import re
 import subprocess
 import sys
@@ -130,7 +129,7 @@ def test_the_setting_that_differs_between_processes_is_named(engine: str) -> Non
 @pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=LONG)])
 def test_the_command_line_runs_on_processes_and_writes_one_set_of_files(engine: str, tmp_path: Path) -> None:
     words = "train --problem least_squares --nodes 4 --topology ring --steps 60 --evaluate 20".split()
-    words += "--out run --trace run/trace.json".split()
+    words += ["--out", "run"]
     done = launch(engine, 2, "-m", "dnasa", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("D-NASA on least_squares") == 1
@@ -140,9 +139,6 @@ def test_the_command_line_runs_on_processes_and_writes_one_set_of_files(engine: 
     simulated = solve(LeastSquares(), topology.ring(4), steps=60, evaluate=20).history
     columns = ["train_loss", "test_loss", "grad_norm", "consensus"]
     np.testing.assert_allclose(history[columns], simulated[columns], rtol=1e-8, atol=1e-12)
-    events = json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
-    assert {event["pid"] for event in events} == {0, 1}
-    assert {"gradient", "exchange", "rule", "evaluation"} <= {event["name"] for event in events}
 
 
 @LONG

@@ -140,8 +140,6 @@ def test_a_test_file_leaves_early_stopping_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--no-early-stopping", "--patience", "3"], "leave out --no-early-stopping"),
-        (["--patience", "0"], "patience must be"),
         (["--problem", "least_squares", "--early-stopping"], "belongs to --data"),
     ],
 )

@@ -12,8 +12,8 @@ import pytest
 import dnasa
 from dnasa import topology
 from dnasa.core import InputError
+from dnasa.events import KEPT, LOGGER, Events
 from dnasa.runs.exporter import Exporter
-from dnasa.sites.events import KEPT, LOGGER, Events
 
 PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(5))
 

@@ -11,10 +11,10 @@ from thread_network import run_threads
 import dnasa
 from dnasa import topology
 from dnasa.core import InputError, Network
+from dnasa.events import KEPT, LOGGER, Events
 from dnasa.networks.processes import Traffic
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.journal import Journal
-from dnasa.sites.events import KEPT, LOGGER, Events, json_lines
 
 PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(5))
 
@@ -101,22 +101,6 @@ def test_events_from_before_the_run_are_in_its_folder_and_later_ones_are_not(tmp
     assert [event["address"] for event in events if event["event"] == "refused"] == ["192.0.2.1"]
     assert list(LOGGER.handlers) == before
     KEPT.take("node 1")
-
-
-def test_an_event_in_a_log_is_one_line_of_json(tmp_path: Path) -> None:
-    handler = json_lines(str(tmp_path / "log.jsonl"))
-    LOGGER.addHandler(handler)
-    Events("berlin").write("refused", address="192.0.2.1", reason="two\nlines")
-    LOGGER.removeHandler(handler)
-    handler.close()
-    (event,) = read(tmp_path / "log.jsonl")
-    assert (event["site"], event["event"], event["reason"]) == ("berlin", "refused", "two\nlines")
-    KEPT.take("berlin")
-
-
-def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Cannot write the log"):
-        json_lines(str(tmp_path / "missing" / "log.jsonl"))
 
 
 def test_another_run_in_the_folder_appends_to_the_audit(tmp_path: Path) -> None:

@@ -104,9 +104,9 @@ PUT = [put_file, put_json, put_link, put_hard_link, put_pipe, put_folder]
 NAMES = [
     *("config.json", "history.csv", "log.txt", "status.json", "graph.json", "files.json", "settings.json", "runs.csv"),
     *("x.safetensors", "model.json", "model.py", "model.safetensors", "table.csv", "curves.csv", "report.html"),
-    *("checkpoints", "extension-1", "tensorboard", ".lock", ".running", ".draft", ".files.lock"),
+    *("checkpoints", "extension-1", ".lock", ".running", ".draft", ".files.lock"),
     *("notes.txt", ".hidden", "checkpoints/.step-1", "checkpoints/best.pt", "extension-1/history.csv"),
-    *("least_squares-ring", "evaluation.json", "trace.json", "stepsizes.csv"),
+    *("least_squares-ring", "evaluation.json", "stepsizes.csv"),
 ]
 
 
@@ -151,7 +151,6 @@ def command(*words: str) -> Callable[[Path], None]:
 COMMANDS: dict[str, Callable[[Path], None]] = {
     "train": command(*TRAIN, "--out", "{F}"),
     "train --force": command(*TRAIN, "--out", "{F}", "--force"),
-    "train with a trace": command(*TRAIN, "--out", "{F}", "--trace", "{F}/trace.json"),
     "compare": command(*COMPARE, "--out", "{F}"),
     "compare --force": command(*COMPARE, "--out", "{F}", "--force"),
     "study": command("study", "study.toml", "--out", "{F}"),
@@ -162,7 +161,6 @@ COMMANDS: dict[str, Callable[[Path], None]] = {
     "report --html of several": command("report", ".", "--html"),
     "predict": command("predict", "{F}", "rows.csv"),
     "export": command("export", "{F}", "--onnx", "{F}/x.onnx"),
-    "watch": call(lambda folder: render(Folders(folder).contents(), live=True)),
     "solve": call(lambda folder: small(folder, steps=3, progress=False)),
     "solve, resumed": call(lambda folder: small(folder, resume=True)),
     "load": call(dnasa.load),
@@ -248,7 +246,6 @@ USERS = [
         "model.py",
         "table.csv",
         "checkpoints/best.pt",
-        "tensorboard/events",
         "extension-mine/x",
         "alone-1/x",
         "report.html",

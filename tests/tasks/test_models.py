@@ -237,7 +237,6 @@ def test_images_of_bytes_are_trained_with_a_residual_net(tmp_path: Path, monkeyp
         ("train --data my.txt", "a context of 256 needs more than 2,560. Give a longer text or a shorter context"),
         ("train --data my.txt --model gpt:1,10,16", "multiple of 6"),
         ("train --data my.txt --model gpt:1,12,16 --partition by_label", "use the partition iid or contiguous"),
-        ("train --data my.txt --model gpt:1,12,16 --local-accuracy", "--local-accuracy cannot test this model"),
         ("train --problem spike --model lenet", "--model belongs to --data"),
     ],
 )

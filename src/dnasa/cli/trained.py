@@ -1,7 +1,7 @@
 """The trained model of a run: saved at the end, reported on, used to predict, exported."""
 
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -134,43 +134,6 @@ def _write_output(file: Path, content: bytes) -> None:
         raise InputError(f"Cannot write {file}: {error.strerror}. Choose another file.") from error
 
 
-def watch(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run that is under way or begins later, or of several.")],
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1. Default: one that is free.", show_default=False)] = 0,
-    once: Annotated[
-        bool, typer.Option("--once", help="Print who takes part instead: sites, their states, steps and bytes.")
-    ] = False,
-) -> None:
-    """Serve the page of a run while it is under way, to browsers on this machine; Ctrl-C ends it."""
-    if once:
-        return _print_sites(folder)
-    from dnasa.pages import Server
-
-    with Server(folder, port) as server:
-        waiting = "" if server.folders.known else f" Waiting for a run in {folder}."
-        print_line(f"Open {server.url} in a browser; Ctrl-C ends it.{waiting}")
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
-
-
-def _print_sites(folder: Path) -> None:
-    import pandas as pd
-
-    from dnasa.runs.overview import read_overview
-
-    try:
-        overview = read_overview(folder)
-    except OSError as error:
-        raise InputError(f"Cannot read the events in {folder}: {error.strerror}.") from error
-    if not (found := overview.sites):
-        raise InputError(f"There are no events of sites in {folder}: give the folder of a run between processes.")
-    columns = ("state", "since", "connection", "step", "bytes")
-    rows = [{"site": name} | {column: getattr(state, column) for column in columns} for name, state in found.items()]
-    console.print(frame_table(pd.DataFrame(rows, dtype=object), f"Sites of {folder}"))
-    ended = [f"{name} ({state.state})" for name, state in found.items() if state.ended]
-    print_line(f"The run has ended at {', '.join(ended)}." if ended else f"The last event was at {overview.last}.")
-
-
 def _variant(values: dict[str, Any], looks: "Looks") -> str:
     """Rule, schedule and stepsize in words."""
     from dnasa.comparing.plots import title
@@ -179,7 +142,7 @@ def _variant(values: dict[str, Any], looks: "Looks") -> str:
     return ", ".join([rule, *(f"{name} {value}" for name, value in values.items() if value == value)])
 
 
-@takes("separator", "no_header", "trust")
+@takes("trust")
 def predict(
     folder: Folder,
     file: Annotated[Path, typer.Argument(help="Rows like those the model was trained on.")],
@@ -191,15 +154,15 @@ def predict(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions. Default: they are printed.")] = None,
     *,
-    given: Options,
+    options: Options,
 ) -> None:
     """Predict with the trained model of a run: classes and probabilities, the values of a regression, or labels."""
     from dnasa.trained import load, predictions
 
     if out is not None and out.exists() and out.resolve().is_relative_to(file.resolve()):
         raise InputError(f"--out would replace the rows in {file}: choose another file.")
-    model = load(folder, given.trust)
-    table = predictions.of_file(model, file, given.separator, False if given.no_header else None, id_column)
+    model = load(folder, options.trust)
+    table = predictions.of_file(model, file, id_column=id_column)
     text = predictions.as_csv(table)
     if out is None:
         sys.stdout.write(text)
@@ -212,12 +175,12 @@ def predict(
 def export(
     folder: Folder,
     onnx: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")],
-    given: Options,
+    options: Options,
 ) -> None:
     """Export the trained model of a run to ONNX; the file is checked with onnxruntime."""
     from dnasa.trained import load
     from dnasa.trained.onnx import export as write_onnx
 
-    model = load(folder, given.trust)
+    model = load(folder, options.trust)
     difference = write_onnx(model, onnx)
     print_line(f"Saved {onnx}. Its outputs differ from ours by at most {difference:.2g} (onnxruntime, 64 rows).")

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 CONDITIONS = {  # options that are off by default
     "weights": "{} weights",
     "compress": "messages compressed by {}",
-    "message_dtype": "messages in {}",
     "drop": "links fail with probability {:g}",
-    "away": "nodes unreachable for {:g} of the time",
-    "stale": "staleness up to {}",
 }
 METRICS = ("test_loss", "test_accuracy", "test_label_accuracy", "test_rmse", "test_r2")
 

@@ -45,7 +45,7 @@ from dnasa.runs.progress import Progress, make_progress
 from dnasa.runs.record import Record
 from dnasa.runs.result import Result
 from dnasa.runs.session import Session
-from dnasa.runs.timing import Timeline, checked_events, now, write_trace
+from dnasa.runs.timing import Timeline, now
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
@@ -128,7 +128,7 @@ class Run:
         self.network = plan.network
         self.t = self.first = 0
         self.warned = False
-        self.timeline = Timeline(plan.network.rank, options.record.trace is not None)
+        self.timeline = Timeline()
         self.recorder = Recorder(
             problem,
             plan.network,
@@ -244,13 +244,13 @@ class Run:
             raise
         gradients = tuple([self._gradient(point, self.network.local_nodes, t) for point in points])
         self.recorder.divergence.check_gradient(gradients[0], t)
-        began = self.timeline.add("gradient", began, t)
+        began = self.timeline.add("gradient", began)
         try:
             self.stepper.step(gradients, t)
         except Exception as error:
             name_step(error, t)
             raise
-        self.timeline.add("rule", began, t)
+        self.timeline.add("rule", began)
 
     def _gradient(self, point: Array, nodes: range, t: int) -> Array:
         try:
@@ -282,7 +282,7 @@ class Run:
             raise
         self.bar.show(t, evaluation.rows)
         self.session.record(self.recorder, t)
-        self.timeline.add("evaluation", began, t)
+        self.timeline.add("evaluation", began)
         if self.network.processes.writes and not self.warned and self.recorder.early_stopping is None:
             self._warn_if_worse(self.recorder.rows[: len(evaluation.rows)], evaluation.rows)
         return self._stops(evaluation)
@@ -311,24 +311,17 @@ class Run:
 
     def _stops(self, evaluation: Evaluation) -> bool:
         """Whether to stop; the first process decides for all."""
-        callback, stop, early_stopping = (
-            self.options.record.callback,
-            self.options.record.stop,
-            self.recorder.early_stopping,
-        )
+        callback, early_stopping = self.options.record.callback, self.recorder.early_stopping
         if early_stopping is not None and early_stopping.stops:
             self.session.log(f"Stopped early at step {evaluation.step}: the validation loss no longer improves.")
             return True
-        if callback is None and not stop:
+        if callback is None:
             return False
-        decided = False
-        if self.network.rank == 0:
-            decided = bool(stop) and reached(stop, evaluation.rows)
-            decided |= callback is not None and bool(callback(evaluation))
+        decided = self.network.rank == 0 and bool(callback(evaluation))
         if not self.network.simulated:
             decided = self.network.processes.allgather_text("stop" if decided else "")[0] == "stop"
         if decided:
-            self.session.log(f"Stopped at step {evaluation.step} by the callback or stop condition.")
+            self.session.log(f"Stopped at step {evaluation.step} by the callback.")
         return decided
 
     def _continue(self) -> None:
@@ -371,15 +364,6 @@ class Run:
 
     def _result(self, answers: Array) -> Result:
         folder = self.session.folder
-        if self.options.record.trace is not None:
-            parts = self.network.processes.allgather_json(self.timeline.events, checked_events)
-            if self.network.processes.writes:
-                write_trace(
-                    Path(self.options.record.trace),
-                    parts,
-                    None if folder is None else folder.own,
-                    self.network.processes.names,
-                )
         timing = self.timeline.summary(self.t - self.first, self.network.processes.traffic)
         result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
         if folder is not None and self.network.processes.writes:
@@ -402,14 +386,14 @@ class LateRun(Run):
         except Exception as error:
             name_step(error, t)
             raise
-        self.timeline.add("rule", began, t)
+        self.timeline.add("rule", began)
 
     def _of_node(self, point: Array, node: int, step: int) -> Array:
         began = now()
         nodes = range(node, node + 1)
         g = self._gradient(point, nodes, step)
         self.recorder.divergence.check_gradient(g, self.t, nodes)
-        self.timeline.exchanged(began, step, "gradient")
+        self.timeline.exchanged(began, "gradient")
         return g
 
     def _checkpoint(self, t: int, evaluated: bool) -> None:
@@ -446,7 +430,7 @@ class SiteRun(Run):
             name_step(error, self.t)
             raise
         finally:
-            self.timeline.add("rule", began, self.t)
+            self.timeline.add("rule", began)
 
     def _of_own_node(self, point: Array, step: int) -> Array:
         stepper: Any = self.stepper
@@ -459,7 +443,7 @@ class SiteRun(Run):
         began = now()
         g = self._gradient(point, self.network.local_nodes, step)
         self.recorder.divergence.check_gradient(g, self.t)
-        self.timeline.exchanged(began, step, "gradient")
+        self.timeline.exchanged(began, "gradient")
         return g
 
 
@@ -485,17 +469,3 @@ def as_gradient(g: Any, point: Array) -> Array:
             f"The problem's gradient has {kind} at points of shape {tuple(point.shape)}: return real numbers of that shape."
         )
     return like(g, point)
-
-
-def reached(stop: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every run that has not diverged is at each threshold or beyond it: above for accuracies and R^2, else below."""
-    diverged = np.array([np.isnan(row["consensus"]) for row in rows])
-    for metric, threshold in stop.items():
-        if not isinstance(rows[0].get(metric), float):
-            known = ", ".join(name for name, value in rows[0].items() if isinstance(value, float))
-            raise InputError(f"There is no metric '{metric}' to stop at. This run has: {known}.")
-        values = np.array([row[metric] for row in rows], dtype=float)
-        good = values >= threshold if larger_is_better(metric) else values <= threshold
-        if not (good | diverged).all():
-            return False
-    return True

@@ -68,7 +68,7 @@ class Overlapped:
     def _exchange(self, messages: Messages, memory: Memory, t: int, first: int) -> tuple[Messages, Memory]:
         began = now()
         mixed = exchange(self.network, memory, messages, t, first)
-        self.timeline.add("exchange", began, t, thread=1)
+        self.timeline.add("exchange", began)
         return mixed
 
     def _finished(self, booked_to: str) -> tuple[State, Memory, Messages, Memory]:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -196,8 +195,8 @@ def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup
         )
     if network.simulated and network.settings.clock is None:
         raise InputError("late needs the speeds of nodes and links: give clock (--clock).")
-    if not network.simulated and (options.record.stop or options.record.patience is not None):
-        raise InputError("Sites that do not wait are evaluated at the end only: leave out stop and early stopping.")
+    if not network.simulated and options.record.patience is not None:
+        raise InputError("Sites that do not wait are evaluated at the end only: leave out early stopping.")
     if len(groups) > 1:
         raise InputError("With late, each rule has an order of events of its own: give one rule at a time.")
     if not groups[0].rule.needs.late or groups[0].rule.then:
@@ -234,18 +233,14 @@ def _check_storage(options: RunOptions, network: Network) -> None:
 
 
 def _check_watching(options: RunOptions) -> None:
-    """Check the callback, the metrics and the thresholds of an evaluation."""
+    """Check the callback and the metrics of an evaluation."""
     if options.record.callback is not None and not callable(options.record.callback):
         raise InputError("callback must be a function that is called with an Evaluation.")
-    for name in ("metrics", "stop"):
-        if not isinstance(getattr(options.record, name), Mapping):
-            raise InputError(f"{name} must be a dictionary with the metrics' names.")
+    if not isinstance(options.record.metrics, Mapping):
+        raise InputError("metrics must be a dictionary with the metrics' names.")
     for metric in options.record.metrics:
         if metric in COLUMNS:
             raise InputError(f"'{metric}' is a column of every history: give your metric another name.")
-    for metric, threshold in options.record.stop.items():
-        if isinstance(threshold, bool) or not isinstance(threshold, Real) or np.isnan(float(threshold)):
-            raise InputError(f"The threshold of '{metric}' to stop at must be a number, not {threshold!r:.40}.")
 
 
 def _check_patience(problem: "Problem", patience: int | None) -> None:

@@ -93,7 +93,7 @@ class Sequential(Immediate):
             nonlocal first
             began = now()
             mixed, memory[number] = exchange(self.network, memory.get(number, ()), messages, t, first)
-            self.timeline.exchanged(began, t)
+            self.timeline.exchanged(began)
             self.sent.add(self.network, row_bytes(self.network, messages, t, first), t)
             first += len(messages)
             return mixed

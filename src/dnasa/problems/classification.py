@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dnasa.arrays import checksum
 from dnasa.core import Array, InputError, Layout, first_line
-from dnasa.cuda import CudaGraphs
 from dnasa.data.validation import validation_name
+from dnasa.problems.cuda_graphs import CudaGraphs
 from dnasa.problems.sharded import Model, Sharded, Shards
 from dnasa.problems.stack import as_stack
 from dnasa.problems.stored import as_tensor

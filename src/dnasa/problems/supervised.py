@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from dnasa.arrays import checksum
 from dnasa.core import InputError, Layout, choose, first_line
-from dnasa.cuda import CudaGraphs
 from dnasa.data import Dataset, class_table
 from dnasa.data.partitions import label_difference
 from dnasa.data.validation import validation_name
+from dnasa.problems.cuda_graphs import CudaGraphs
 from dnasa.problems.modules import FlatModule, Loss, check_number
 from dnasa.problems.problem import function_name
 from dnasa.problems.sharded import Model, Sharded, Shards, seeded

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dnasa.core import InputError
+from dnasa.events import LOGGER, as_json
 from dnasa.extras import needed_by
 from dnasa.runs.overview import Overview
-from dnasa.sites.events import LOGGER, as_json
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

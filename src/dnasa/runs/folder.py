@@ -45,12 +45,12 @@ class RunFolder:
 
     FIRST = (LOCK, RUNNING, "config.json", "graph.json", "history.csv", "log.txt", "status.json")  # from the start
     LATER = (
-        *("runs.csv", "x.safetensors", "settings.json", "trace.json", "report.html", "history.png"),
+        *("runs.csv", "x.safetensors", "settings.json", "report.html", "history.png"),
         *("model.safetensors", "model.json", "model.py", "evaluation.json"),
         *("table.csv", "table.tex"),
         *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg", "pgf")),
     )
-    FOLDERS = ("checkpoints", "tensorboard")
+    FOLDERS = ("checkpoints",)
     PARTS = ("extension-*",)  # folders of further runs
     SITES = ("events-*.jsonl", "audit-*.jsonl")  # of each process among several
 

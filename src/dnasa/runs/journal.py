@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnasa.core import InputError, RunError
+from dnasa.events import KEPT, LOGGER, JsonFormatter, is_from
 from dnasa.files import make_folder
 from dnasa.runs.audit import Audit
 from dnasa.runs.own_files import OwnFiles
-from dnasa.sites.events import KEPT, LOGGER, JsonFormatter, is_from
 
 if TYPE_CHECKING:
     from dnasa.networks.processes import Traffic

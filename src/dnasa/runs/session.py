@@ -16,6 +16,7 @@ import numpy as np
 
 from dnasa.arrays import concatenate, like, to_numpy
 from dnasa.core import Array, InputError, Interrupted, Network, RunError, Sent, Snapshot, leaves, rebuilt
+from dnasa.events import Events
 from dnasa.files import to_json
 from dnasa.rules.registry import VariantGroup
 from dnasa.runs import checkpoints
@@ -27,7 +28,6 @@ from dnasa.runs.history import Recorder
 from dnasa.runs.journal import Journal
 from dnasa.runs.names import node_name, node_names
 from dnasa.runs.result import parse_rows
-from dnasa.sites.events import Events
 
 
 class Session:
