@@ -284,6 +284,8 @@ def public_functions(package: str) -> Iterator[tuple[str, Any]]:
     module = import_module(package)
     for name in module.__all__:
         part = getattr(module, name)
+        if inspect.isclass(part) and (hasattr(part, "_fields") or hasattr(part, "__dataclass_fields__")):
+            continue  # a record: its attributes are described
         if inspect.isclass(part):
             members = inspect.getmembers(part, lambda m: inspect.isfunction(m) or inspect.ismethod(m))
             fields = getattr(part, "__annotations__", {})  # a function may be the default of a field

@@ -44,25 +44,6 @@ def refused(words: Sequence[object], monkeypatch: pytest.MonkeyPatch, capfd: pyt
     return errors
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            "compare --seeds 0,1,2",
-            "--seeds takes one whole number (how many seeds to run side by side: seed, seed + 1, ...).",
-        ),
-        ("train --steps many", "--steps takes one whole number (number of steps)."),
-        ("topology ring --nodes 1.5", "--nodes takes one whole number (number of nodes)."),
-        ("train --eta small", "--eta takes one number (stepsize, for rules that need one)."),
-        ("keys site a localhost:1 --days week", "--days takes one whole number (days until the certificate expires)."),
-    ],
-)
-def test_what_is_not_a_number_is_told_what_the_option_takes(
-    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert refused(words.split(), monkeypatch, capfd).startswith(f"Error: {message} Try '")
-
-
 def test_the_version_is_shown() -> None:
     assert run("--version").stdout == f"dnasa {dnasa.__version__}\n"
 
@@ -239,7 +220,7 @@ def test_train_has_few_options_with_the_basic_ones_first() -> None:
     root: Any = get_command(cli.app)
     panels = [option.rich_help_panel for option in root.commands["train"].params]
     assert len(panels) <= 45
-    assert panels[0] == "Basic"
+    assert panels[0] == "Options"
     assert len([1 for one, two in pairwise(panels) if one != two]) + 1 == len({*panels})
 
 

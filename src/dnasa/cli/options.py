@@ -30,7 +30,7 @@ def option(panel: str, default: Any, help: str, **more: Any) -> Any:
 
 basic, of_data, method, messages, processes, output, figures = (
     partial(option, panel)
-    for panel in ("Basic", "Data", "Method", "Messages", "Processes and sites", "Output", "Figures and tables")
+    for panel in ("Options", "Data", "Method", "Messages", "Processes and sites", "Output", "Figures and tables")
 )
 
 
