@@ -5,7 +5,6 @@ import re
 import runpy
 import subprocess
 import sys
-import textwrap
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
@@ -19,7 +18,6 @@ import pytest
 from launching import PATIENCE, launch, run_script
 from nbclient import NotebookClient
 
-from dnasa import topology
 from dnasa.rules import registry
 
 ROOT = Path(__file__).parents[1]
@@ -137,14 +135,6 @@ def test_the_files_of_the_page_on_extending_work_on_the_command_line(tmp_path: P
         assert done.returncode == 0, done.stderr
         shown.append(done.stdout)
     assert all("D-STORM" in text for text in shown[:2])
-
-
-def test_the_graph_of_the_recipe_fits_the_module_it_is_added_to() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    (code,) = re.findall(r"^    ```\n(    def tree\(.*?)^    ```$", text, re.S | re.M)
-    scope = dict(vars(import_module("dnasa.topology.graphs")))
-    exec(textwrap.dedent(code), scope)
-    assert isinstance(scope["tree"](7), topology.Topology)
 
 
 def test_links_to_files_and_headings_resolve() -> None:

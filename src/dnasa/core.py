@@ -309,6 +309,9 @@ class Multiply(Protocol):
         """Send the payloads without mixing them. Returns weights and payloads, each time of one neighbour of every node here.
 
         Nodes with fewer neighbours than others get themselves instead.
+
+        Args:
+            payloads: What this process's nodes send.
         """
 
     def __call__(

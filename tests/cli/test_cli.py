@@ -17,7 +17,6 @@ from safetensors.numpy import load_file
 from test_resume import run
 from typer.testing import CliRunner
 
-import dnasa
 from dnasa import cli, pages
 from dnasa.channels.compressed import COMPRESSIONS
 from dnasa.cli.options import FIELDS, OF_COMPARE, OF_TRAIN
@@ -44,10 +43,6 @@ def refused(words: Sequence[object], monkeypatch: pytest.MonkeyPatch, capfd: pyt
     return errors
 
 
-def test_the_version_is_shown() -> None:
-    assert run("--version").stdout == f"dnasa {dnasa.__version__}\n"
-
-
 @pytest.mark.parametrize("quiet", [[], ["--quiet"]])
 def test_a_warning_of_a_run_is_one_line_on_standard_error_and_in_its_folder(quiet: list[str], tmp_path: Path) -> None:
     words = "train --problem least_squares --nodes 4 --topology ring --steps 3 --compress moniqua:8/100 --out"
@@ -69,16 +64,6 @@ def test_who_saves_bytes_sees_how_many_were_sent(saving: str, tmp_path: Path) ->
     line = f"Sent by all nodes: {last.messages:,.0f} messages, {last.bytes:,.0f} bytes.\n"
     assert last.bytes > 0
     assert (line in done.stdout) == bool(saving), done.stderr
-
-
-def test_a_clock_predicts_seconds(tmp_path: Path) -> None:
-    links, out = tmp_path / "links.toml", tmp_path / "run"
-    links.write_text("compute = 0.5\nbandwidth = 1000\nlatency = 30\n")
-    words = "train --problem least_squares --nodes 4 --topology ring --steps 20"
-    done = run(*words.split(), "--clock", links, "--out", out)
-    assert "clock (s)" in done.stdout, done.stderr
-    assert pd.read_csv(out / "history.csv").clock_seconds.iloc[-1] == pytest.approx(20 * 0.56, rel=1e-3)
-    assert run("train", "--config", out / "config.json").stdout.splitlines()[:5] == done.stdout.splitlines()[:5]
 
 
 def test_nodes_need_not_wait_for_each_other(
@@ -105,13 +90,6 @@ def test_train_trains_and_writes_its_files(tmp_path: Path) -> None:
     assert load_file(tmp_path / "a" / "x.safetensors")["x"].shape[0] == 8
     assert (tmp_path / "a" / "history.png").stat().st_size > 10_000
     assert done.stderr == ""
-
-
-def test_train_runs_several_seeds_side_by_side(tmp_path: Path) -> None:
-    done = run(*"train --problem least_squares --nodes 4 --steps 20 --seed 5 --seeds 3 --out run".split(), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert sorted(set(pd.read_csv(tmp_path / "run" / "history.csv").seed)) == [5, 6, 7]
-    assert load_file(tmp_path / "run" / "x.safetensors")["x"].shape == (3, 4, 100)
 
 
 def test_compare_names_the_best_stepsize_and_the_diverged(tmp_path: Path) -> None:
@@ -143,44 +121,6 @@ def test_topology_shows_the_matrices_of_a_changing_graph_one_by_one() -> None:
     assert [line for line in done.stdout.splitlines() if line.startswith("W of")] == ["W of step 0:", "W of step 1:"]
     assert "[0.5 0.5 0.  0. ]" in done.stdout
     assert "e-1" not in done.stdout
-
-
-def test_faults_have_one_exchange_per_step_where_the_graph_has_two_and_the_title_says_so() -> None:
-    for faults, exchanges in (
-        ([], "2 mixing rounds per exchange"),
-        (["--drop", 0.1], "1 mixing round per exchange, links fail"),
-    ):
-        done = run("train", "--problem", "least_squares", "--steps", 2, *faults)
-        assert done.returncode == 0, done.stderr
-        assert f"exact (rho = 0.000), 2 steps, {exchanges}" in " ".join(done.stdout.split())
-
-
-def test_values_that_were_not_given_are_in_the_title_and_the_config(tmp_path: Path) -> None:
-    words = "train --nodes 4 --steps 2 --topology random --weights lazy --partition dirichlet".split()
-    done = run(*words, "--out", tmp_path / "a")
-    assert done.returncode == 0, done.stderr
-    title = " ".join(done.stdout.split())
-    assert "digits, dirichlet(0.5): 4 nodes, random (p = 0.8, seed 0, rho = " in title
-    assert "lazy weights" in title
-    config = json.loads((tmp_path / "a" / "config.json").read_text())
-    assert config["options"]["partition"] == "dirichlet(0.5)"
-
-
-def test_rules_for_directed_graphs_are_compared_by_name(tmp_path: Path) -> None:
-    words = "compare --problem least_squares --nodes 5 --topology directed_exponential --steps 60 --rules sgp,push_dsgt"
-    done = run(*words.split(), "--etas", "0.001,0.01", "--out", tmp_path / "a")
-    assert done.returncode == 0, done.stderr
-    history = pd.read_csv(tmp_path / "a" / "history.csv")
-    assert history.groupby("rule").bytes.max().to_dict() == {"sgp": 60 * 15 * 101 * 8, "push_dsgt": 60 * 15 * 201 * 8}
-
-
-def test_nodes_can_be_weighted_by_their_rows(tmp_path: Path) -> None:
-    options = ["--nodes", 4, "--steps", 20, "--partition", "dirichlet(0.1)", "--evaluate", 10]
-    done = [run("train", *options, *more) for more in ([], ["--weights-by", "rows", "--out", tmp_path / "a"])]
-    assert [each.returncode for each in done] == [0, 0], done[1].stderr
-    tables = [each.stdout[each.stdout.index("step") : each.stdout.index("Time")] for each in done]
-    assert tables[0] != tables[1]
-    assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["weights_by"] == "rows"
 
 
 @pytest.mark.pictures
@@ -264,14 +204,6 @@ def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> No
         assert "digits" not in shown.stdout
 
 
-def test_report_shows_the_rules_without_a_stepsize_too(tmp_path: Path) -> None:
-    words = "compare --problem spike --nodes 3 --steps 4 --rules dsgd,dnasa --etas 0.1 --out".split()
-    assert run(*words, tmp_path / "a").returncode == 0
-    shown = run("report", tmp_path / "a").stdout
-    assert "D-SGD, schedule diminishing, eta 0.1" in shown
-    assert "D-NASA, schedule diminishing" in shown
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -342,11 +274,3 @@ def test_a_diverged_run_fails_with_exit_code_1() -> None:
     )
     assert done.returncode == 1
     assert re.search(r"The run diverged at step \d+ at node \d: try a smaller --eta", done.stderr)
-
-
-def test_messages_can_be_compressed(tmp_path: Path) -> None:
-    words = "compare --rules dsgt,dnasa --etas 0.001 --problem least_squares --nodes 4 --steps 30 --compress sign --out"
-    done = run(*words.split(), tmp_path / "a")
-    assert done.returncode == 0, done.stderr
-    config = json.loads((tmp_path / "a" / "config.json").read_text())
-    assert config["run"]["the channel"] == ["sign", 0.32]

@@ -120,7 +120,7 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(
     assert "with --metric test_loss instead of consensus" in " ".join(consensus.stderr.split())
     assert run(*words, "--metric", "test_loss").returncode == 0  # the default
     etas = run(*words, "--extend", "--etas", "0.0001,0.01").stderr
-    assert "holds a run already, with other --etas (now added: 0.01; now removed: 0.001): " in " ".join(etas.split())
+    assert "holds a run already, with --etas " in " ".join(etas.split())
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,6 @@ import pytest
 from test_resume import TRAIN, history, run
 
 
-def test_options_named_like_a_file_stay_options(tmp_path: Path) -> None:
-    (tmp_path / "exact").touch()
-    assert run(*TRAIN, "--out", "a", cwd=tmp_path).returncode == 0
-    assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["topology"] == "exact"
-
-
 @pytest.mark.parametrize(
     ("words", "graph", "weights"),
     [

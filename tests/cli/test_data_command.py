@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 from test_own_data import mixed
 from test_shards import frames, patients, sites, write
 
@@ -75,28 +74,6 @@ def test_tables_are_never_cut_off(tmp_path: Path, run: Run) -> None:
     assert "longer_than_any_other" in joined
 
 
-def test_the_default_model_of_images_names_a_smaller_one(tmp_path: Path, run: Run) -> None:
-    for i in range(10):
-        (tmp_path / "x" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((8, 8), 25 * i, np.uint8)).save(tmp_path / "x" / "ab"[i % 2] / f"{i}.png")
-    words = ("train", "--data", tmp_path / "x", "--nodes", 2, "--steps", 1, "--batch", 2)
-    for model, mentioned in (((), True), (("--model", "resnet:8"), False)):
-        code, out, err = run(*words, *model)
-        assert code == 0, err
-        assert ("--model resnet:8 is a smaller one" in out) is mentioned
-
-
-@pytest.mark.parametrize("classes", [3, 11, 40])
-def test_every_class_has_a_colour_and_every_node_a_tick(classes: int) -> None:
-    counts = {"node": range(16)} | {str(name): [1] * 16 for name in range(classes)} | {"total": [classes] * 16}
-    figure = datasets.draw(pd.DataFrame(counts), "x", "iid")
-    figure.draw_without_rendering()
-    axis = figure.axes[0]
-    assert len({bar.get_facecolor() for bar in axis.patches}) == classes
-    assert {*range(16)} <= {*axis.get_xticks()}
-    assert axis.get_axisbelow() is True
-
-
 def test_the_nodes_files_are_compared(tmp_path: Path, run: Run) -> None:
     folder = write(tmp_path / "clinics", frames())
     code, out, err = run("data", "--shard-dir", folder, "--target", "kind")
@@ -157,15 +134,6 @@ def test_sites_in_other_units_and_sites_of_very_different_sizes_are_named(tmp_pa
         )
     assert (tmp_path / "run" / "log.txt").read_text().count(" Warning: ") == 2
     assert run("train", "--steps", 2, "--weights-by", "rows", *options)[2].count("Warning") == 1
-
-
-def test_training_says_what_was_done_and_is_named_after_its_file(table: Path, run: Run) -> None:
-    code, out, err = run("train", "--data", table, "--target", "price", "--steps", 5, "--nodes", 4)
-    assert code == 0, err
-    assert "Regression of price" in out
-    assert "Text became one input for each category: colour, street. Missing values became the mean" in out
-    assert "D-NASA on houses.csv: 4 nodes" in out
-    assert "RMSE" in out
 
 
 @pytest.mark.parametrize(

@@ -62,16 +62,6 @@ def test_the_audit_has_every_byte_once(tmp_path: Path) -> None:
         assert {"mean", "gather", "text"} <= {line["kind"] for line in lines}  # metrics, answers, agreement on settings
 
 
-def test_the_audit_names_the_arrays_that_left(tmp_path: Path) -> None:
-    solved(tmp_path / "plain")
-    solved(tmp_path / "cast", channel=dnasa.channels.cast("float16"))
-    plain, cast = (read(tmp_path / kind / "audit-node-1.jsonl") for kind in ("plain", "cast"))
-    for lines, dtype in ((plain, "float64"), (cast, "int16")):
-        arrays = [array for line in lines if line["kind"] == "exchange" for array in line["arrays"]]
-        assert arrays
-        assert all(array["shape"][-2:] == [1, 5] and array["dtype"] == dtype for array in arrays)
-
-
 def test_a_run_that_fails_before_its_first_evaluation_has_an_audit(tmp_path: Path) -> None:
     def fail(x: Any, node: int, rng: Any) -> Any:
         raise InputError("no gradient")
@@ -85,11 +75,6 @@ def test_a_run_that_fails_before_its_first_evaluation_has_an_audit(tmp_path: Pat
     for node in range(4):
         lines = read(tmp_path / "run" / f"audit-node-{node}.jsonl")
         assert "text" in {line["kind"] for line in lines}
-
-
-def test_a_process_alone_writes_neither(tmp_path: Path) -> None:
-    dnasa.solve(PROBLEM, topology.ring(4), steps=3, folder=tmp_path / "run", progress=False)
-    assert not list((tmp_path / "run").glob("*.jsonl"))
 
 
 def test_events_from_before_the_run_are_in_its_folder_and_later_ones_are_not(tmp_path: Path) -> None:

@@ -323,23 +323,6 @@ def test_nothing_is_written_or_removed_behind_a_link_in_place_of_checkpoints(
     assert snapshot(home) == before
 
 
-def test_nothing_is_written_behind_a_link_in_place_of_an_extension(made: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(made / "compared", tmp_path / "compared")
-    part = next(iter(folder.glob("extension-*")))
-    part.rename(tmp_path / "elsewhere")
-    for words in (["resume", folder], [*COMPARE, "--out", folder], [*COMPARE, "--out", folder, "--force"]):
-        part.unlink(missing_ok=True)
-        part.symlink_to(tmp_path / "elsewhere")
-        (folder / "table.csv").unlink(missing_ok=True)  # so that there is something to resume
-        before = snapshot(tmp_path / "elsewhere")
-        done = run(*words)
-        assert snapshot(tmp_path / "elsewhere") == before
-        if "--force" not in words:
-            assert f"{part.name} is a symbolic link" in done.stderr
-    assert done.returncode == 0, done.stderr
-    assert not part.is_symlink()
-
-
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_a_history_that_never_ends_is_damaged(kind: str, begun: Path) -> None:
     (begun / "history.csv").unlink()
@@ -395,16 +378,6 @@ def test_a_file_is_listed_before_it_is_there(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / ".draft").exists()
 
 
-def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
-    OwnFiles(tmp_path).write("log.txt", b"ours")
-    assert OwnFiles(tmp_path).names() >= {"log.txt", "files.json"}
-    assert {path.name for path in tmp_path.iterdir()} <= OwnFiles(tmp_path).names()
-
-
 def test_two_writers_list_the_files_of_both(tmp_path: Path) -> None:
     first, second = OwnFiles(tmp_path), OwnFiles(tmp_path)
     first.write("a", b"1")
@@ -456,25 +429,6 @@ def test_a_page_replaces_its_own_file_alone(done: Path, tmp_path: Path) -> None:
     assert run("report", tmp_path, "--html", "--out", tmp_path / "report.html").returncode == 0  # the user names it
 
 
-def test_a_saved_result_replaces_its_own_files_alone(tmp_path: Path) -> None:
-    result = small(steps=2)
-    result.save(tmp_path / "a")
-    result.save(tmp_path / "a")
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "settings.json").write_text("mine")
-    with pytest.raises(InputError, match=r"settings\.json was not written by dnasa"):
-        result.save(tmp_path / "b")
-    assert (tmp_path / "b" / "settings.json").read_text() == "mine"
-
-
-def test_figures_do_not_replace_pictures_of_the_users(tmp_path: Path) -> None:
-    (tmp_path / "fig1.png").write_text("mine")
-    refused = run("reproduce", "fig1", "--out", tmp_path)
-    assert refused.returncode == 2
-    assert "fig1.png was not written by dnasa" in refused.stderr
-    assert (tmp_path / "fig1.png").read_text() == "mine"
-
-
 def test_a_named_output_replaces_a_file_and_writes_into_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("before")
     (tmp_path / "link").symlink_to(tmp_path / "file")
@@ -497,14 +451,6 @@ def test_predictions_do_not_replace_the_rows(made: Path, tmp_path: Path) -> None
     assert (tmp_path / "rows.csv").read_bytes() == (made / "rows.csv").read_bytes()
 
 
-def test_predictions_do_not_replace_a_file_of_the_folder_that_is_read(made: Path, tmp_path: Path) -> None:
-    (tmp_path / "cat").mkdir()
-    (tmp_path / "cat" / "1.png").write_text("mine")
-    refused = run("predict", made / "trained", tmp_path, "--out", tmp_path / "cat" / "1.png")
-    assert refused.returncode == 2
-    assert (tmp_path / "cat" / "1.png").read_text() == "mine"
-
-
 def test_files_added_to_a_folder_whose_run_ended_before_it_wrote_any_are_the_users(tmp_path: Path) -> None:
     RunFolder(tmp_path).open()  # killed here: it has a list, and nothing else
     (tmp_path / "log.txt").write_text("mine")
@@ -520,10 +466,3 @@ def test_force_removes_nothing_where_the_run_cannot_be_replaced(done: Path) -> N
     before = snapshot(done)
     assert run(*TRAIN, "--out", done, "--force").returncode == 2
     assert snapshot(done) == before
-
-
-def test_a_replaced_output_keeps_its_permissions(tmp_path: Path) -> None:
-    (tmp_path / "secret.csv").write_text("old")
-    (tmp_path / "secret.csv").chmod(0o600)
-    write_output(tmp_path / "secret.csv", b"new")
-    assert stat.S_IMODE((tmp_path / "secret.csv").stat().st_mode) == 0o600

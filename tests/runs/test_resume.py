@@ -76,12 +76,6 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
         small(tmp_path / "done", resume=True)
 
 
-def test_other_settings_are_noticed_without_a_checkpoint_too(tmp_path: Path) -> None:
-    fail_at(5, tmp_path / "a")
-    with pytest.raises(InputError, match="seed was"):
-        small(tmp_path / "a", resume=True, seed=4)
-
-
 def test_a_resumed_run_has_the_same_weight_decay(tmp_path: Path) -> None:
     fail_at(45, tmp_path / "a", weight_decay=0.5)
     with pytest.raises(InputError, match=r"the weight decay was 0\.5 and is 0\.0 now"):

@@ -11,7 +11,7 @@ from dnasa.cli import configs, inputs, pictures, plugins, trained
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
 from dnasa.cli.keys import keys
-from dnasa.cli.options import GRAPHS, OF_COMPARE, OF_TRAIN, Command, Options, split, takes
+from dnasa.cli.options import GRAPHS, OF_COMPARE, OF_TRAIN, Options, split, takes
 from dnasa.cli.rendering import (
     console,
     divergence,
@@ -59,7 +59,7 @@ def begin(
     console.quiet = False  # several commands may run in one process
 
 
-@app.command(cls=Command)
+@app.command()
 @takes(every_but=OF_COMPARE)
 def train(context: typer.Context, options: Options) -> None:
     """Train one model on many nodes."""
@@ -108,7 +108,7 @@ def train(context: typer.Context, options: Options) -> None:
         fail(1, divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy, names))
 
 
-@app.command(cls=Command)
+@app.command()
 @takes(every_but=OF_TRAIN)
 def compare(context: typer.Context, options: Options) -> None:
     """Compare rules over a grid of stepsizes and seeds, all side by side, with D-NASA and AdaNASA next to the best of each.
@@ -220,10 +220,10 @@ def check_claims() -> None:
         fail(1, f"{results.count('differs')} of {len(rows)} published numbers differ from those found.")
 
 
-@app.command("topology", cls=Command)
+@app.command("topology")
 @takes("nodes", "weights", "plugin")
 def show_topology(
-    name: Annotated[str, typer.Argument(help=f"The graph: {GRAPHS}, or one of a plugin.")],
+    name: Annotated[str, typer.Argument(help=f"The graph: {GRAPHS}.")],
     options: Options,
     plot: Annotated[Path | None, typer.Option(help="Draw the graph to this file (.png, .svg, .pdf).")] = None,
 ) -> None:

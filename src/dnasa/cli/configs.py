@@ -6,8 +6,7 @@ none of them names a file to write.
 
 import json
 import os
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +15,15 @@ import typer
 from dnasa import networks
 from dnasa.cli import pictures, plugins
 from dnasa.cli.options import FIELDS, Options, flag, negative, split
-from dnasa.cli.rendering import print_error, print_line
+from dnasa.cli.rendering import print_line
 from dnasa.core import InputError
-from dnasa.files import read_bytes, read_json
+from dnasa.files import read_json
 from dnasa.rules.registry import find
 
 if TYPE_CHECKING:
     from dnasa.runs.folder import RunFolder
 
 RESUMED = "dnasa.resumed"
-PLUGINS = "plugins"  # in a config: the checksum of each
 DRAWING = ("format", "style", "latex", "x")  # options of what is made of a finished run
 CONTINUED = ("rules", "extend", "plugin")  # options by which a finished comparison is continued
 NOT_STORED = ("out", "force", "config", "trust", "quiet", "log_json", "dry_run", "metrics_port")
@@ -48,7 +46,6 @@ def make_run_folder(context: typer.Context, options: Options) -> "RunFolder | No
         return RunFolder(out, resume=True)
     to_store = {name: stored(name, value) for name, value in context.params.items() if name not in NOT_STORED}
     config = {"command": context.info_name, "options": without_unused(to_store)}
-    config |= {PLUGINS: _checksums(options.plugin)} if options.plugin else {}
     if begun and context.info_name == "compare" and not options.force:
         folder = RunFolder(out, resume=True)
         if folder.state in ("done", "diverged") and folder.config.get("command") == "compare":
@@ -62,54 +59,29 @@ def make_run_folder(context: typer.Context, options: Options) -> "RunFolder | No
 
 def _check_continued(folder: "RunFolder", options: Options, config: dict[str, Any], first: bool) -> None:
     """Check that a finished comparison can be drawn again or continued, and say what is new."""
-    from dnasa.comparing.grid import new_rules
+    from dnasa.comparing.grid import metric_in, new_rules
     from dnasa.runs.result import Result
     from dnasa.tasks.sources import first_of
 
     row = Result.load(folder.path).history.iloc[0].to_dict()
-    _check_same(folder.path, _fixed(row, folder.config), _fixed(row, config))
+    before, now = ({**_options(each)} for each in (folder.config, config))
+    for each in (before, now):
+        each["metric"] = metric_in(row, each.get("metric"))
+    for name in now | before:
+        if name not in (*DRAWING, *CONTINUED) and before.get(name) != now.get(name):
+            raise InputError(
+                f"{folder.path} holds a run already, with {flag(name)} {before.get(name)!s:.100} instead of "
+                f"{now.get(name)!s:.100}: choose another --out, or replace it with --force."
+            )
     folder.own.check_free(pictures.names("compare", vars(options)))
-    new, before = new_rules(folder.config, split(options.rules)), folder.config.get(PLUGINS)
-    if not first:
-        return
-    print_line(f"The runs are read from {folder.path}{f'; new: {first_of(new)}' if new else ''}.")
-    for path, checksum in config.get(PLUGINS, {}).items():
-        if isinstance(before, dict) and before.get(path, checksum) != checksum:
-            print_error(f"Warning: {path} has changed since these runs. They are not repeated: --force repeats all.")
-
-
-def _checksums(files: Sequence[Path]) -> dict[str, str]:
-    return {str(file.resolve()): f"{zlib.crc32(read_bytes(file)):08x}" for file in files}
-
-
-def _fixed(row: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a finished comparison keeps, with the metric that it compares in histories with such rows."""
-    from dnasa.comparing.grid import metric_in
-
-    options = _options(config)
-    kept = {name: value for name, value in options.items() if name not in (*DRAWING, *CONTINUED)}
-    return kept | {"metric": metric_in(row, options.get("metric"))}
+    new = new_rules(folder.config, split(options.rules))
+    if first:
+        print_line(f"The runs are read from {folder.path}{f'; new: {first_of(new)}' if new else ''}.")
 
 
 def _options(config: Mapping[str, Any]) -> dict[str, Any]:
     options = config.get("options")
     return options if isinstance(options, dict) else {}
-
-
-def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to redraw or continue a finished run with options other than its own."""
-    from dnasa.comparing.run_table import changed
-
-    for name in {**now, **before}:
-        old, new = before.get(name), now.get(name)
-        if old == new:
-            continue
-        difference = f"{flag(name)} {old!s:.100} instead of {new!s:.100}"
-        if name == "etas":
-            difference = changed(flag(name), split(str(old)), split(str(new)))
-        raise InputError(
-            f"{folder} holds a run already, with {difference}: choose another --out, or replace it with --force."
-        )
 
 
 def add_rules(folder: "RunFolder", options: Options) -> None:
@@ -122,12 +94,11 @@ def add_rules(folder: "RunFolder", options: Options) -> None:
     new = new_rules(folder.config, split(options.rules))
     if not new and options.extend == is_extended(folder):
         return
-    files, looks = _checksums(options.plugin or ()), looks_of(rule.partition(":")[0] for rule in new)
     rules = ",".join([*split(str(before.get("rules") or "")), *new])
-    plugin = [*dict.fromkeys([*(before.get("plugin") or []), *files])]
+    plugin = [*dict.fromkeys([*(before.get("plugin") or []), *stored("plugin", options.plugin or [])])]
     before |= {"rules": rules, "extend": options.extend, "plugin": plugin}
-    for key, more in ((PLUGINS, files), ("rules", looks)):
-        folder.config |= {key: more | (folder.config.get(key) or {})} if more else {}
+    looks = looks_of(rule.partition(":")[0] for rule in new)
+    folder.config |= {"rules": looks | (folder.config.get("rules") or {})} if looks else {}
     folder.write_config()
 
 

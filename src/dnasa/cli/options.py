@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
 
 from dnasa.channels.compressed import COMPRESSIONS
 from dnasa.rules.registry import COMPARED, DEFAULT_RULE, RULES
@@ -19,7 +18,10 @@ from dnasa.rules.schedules import ETA
 
 NO_ETA = " and ".join(name for name in RULES if not RULES[name].needs_eta)
 MEANING = f"Its meaning depends on the schedule: {'; '.join(f'{name} {spec.formula}' for name, spec in ETA.items())}."
-GRAPHS = "GRAPHS"  # in a help: their names
+GRAPHS = (  # their registry imports networkx, too much for every start
+    "ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, exact, paper_random, directed_ring, "
+    "directed_exponential, or one of a plugin"
+)
 DTYPES = ("bfloat16", "float16")  # of messages: two more values of --compress
 
 
@@ -41,16 +43,6 @@ def full_name(partition: str) -> str:
     return full_name(partition)
 
 
-def special_schedules() -> str:
-    """The schedules that only some rules have, with these rules."""
-    parts = []
-    for name, method in RULES.items():
-        default, special = next(iter(method.schedules)), [each for each in method.schedules if each not in ETA]
-        if special:
-            parts.append(f"{' or '.join(each + ' (default)' * (each == default) for each in special)} for {name}")
-    return "; ".join(parts)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What the user chose. Options that a command does not take have their defaults."""
@@ -64,7 +56,7 @@ class Options:
     nodes: int = basic(8, "Number of nodes. With --shard-dir and one process, by default the number of shards.")
     topology: str | None = basic(
         None,
-        f"The graph: {GRAPHS}, or one of a plugin. Directed graphs are for sgp and push_dsgt. Default: exact; ring where the "
+        f"The graph: {GRAPHS}. Directed graphs are for sgp and push_dsgt. Default: exact; ring where the "
         "rule or --compress needs a fixed graph, or --weights is given.",
     )
     rule: str = basic(DEFAULT_RULE, f"Method: {', '.join(RULES)}, or a rule of a plugin.")
@@ -118,7 +110,7 @@ class Options:
     schedule: str | None = method(
         None,
         "Stepsize schedule: diminishing (default) or fixed; constant or cosine for rules with a stepsize (cosine is "
-        f"the default of `dnasa train` for rules with momentum); {special_schedules()}.",
+        "the default of `dnasa train` for rules with momentum). Some rules have others, docs/methods.md names them.",
     )
     extend: bool = method(
         False, "Where the best stepsize is at an edge of the grid, continue the grid there, at most 8 times."
@@ -255,25 +247,6 @@ def flag(name: str) -> str:
 def negative(name: str) -> str:
     """What switches off an option that may be on by default."""
     return f"--no-{name.replace('_', '-')}"
-
-
-def complete(help: str) -> str:
-    """A help with the names of the graphs. Their registry imports networkx, too much for every start."""
-    if GRAPHS not in help:
-        return help
-    from dnasa.topology import TOPOLOGIES
-
-    return help.replace(GRAPHS, ", ".join(TOPOLOGIES))
-
-
-class Command(TyperCommand):
-    """A command whose help is completed when it is shown."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        for each in self.params:
-            each.help = complete(each.help)  # type: ignore[attr-defined]
-            each.secondary_opts = []  # their column would leave little room for the help, which names them
-        super().format_help(ctx, formatter)
 
 
 def split(text: str) -> list[str]:

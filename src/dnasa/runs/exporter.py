@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dnasa.core import InputError
 from dnasa.events import LOGGER, as_json
@@ -45,7 +45,7 @@ class Metrics(logging.Handler):
         state = self.overview.site(self.site) if self.site else None
         peers = [other.state for name, other in self.overview.sites.items() if name != self.site]
         sent = state.bytes if state else None
-        tables = [
+        tables: list[tuple[Any, str, str, str, Any]] = [
             (GaugeMetricFamily, "dnasa_step", "Steps done.", "", {"": state and state.step}),
             (GaugeMetricFamily, "dnasa_seconds_per_step", "Mean time of a step.", "", {"": self._seconds_per_step()}),
             (GaugeMetricFamily, "dnasa_members", "Sites that take part.", "", {"": state and state.members}),
