@@ -244,16 +244,6 @@ def test_the_reference_has_every_public_name(source: Any) -> None:
                 assert source[f"{module}.{name}".removeprefix("dnasa.")].canonical_path in shown, f"{module}.{name}"
 
 
-def test_every_public_name_has_a_docstring(source: Any) -> None:
-    for path in REFERENCE:
-        for name, part in described(source, path).items():
-            assert part.docstring, name
-            methods = part.members if part.kind is griffe.Kind.CLASS else {}
-            for method in [m for m in methods if not m.startswith("_") and methods[m].kind is griffe.Kind.FUNCTION]:
-                owner = getattr(import_module(part.module.canonical_path), part.name)
-                assert inspect.getdoc(getattr(owner, method)), f"{name}.{method}"
-
-
 # Packages whose public functions and methods document every parameter.
 PACKAGES = [
     *("dnasa", "dnasa.channels", "dnasa.comparing", "dnasa.core", "dnasa.data", "dnasa.networks"),

@@ -5,10 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from dnasa.core import InputError
-from dnasa.extras import EXTRAS, needed_by
+from dnasa.extras import EXTRAS
 from dnasa.rules.registry import RULES
 
 # As if the packages of all extras were not installed.
@@ -100,10 +97,3 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path) -> None:
         "dnasa.reproduce.figure('fig1')": "The figure fig1 needs torch: pip install 'dnasa[torch]'.",
     }
     assert run_without_extras(MISTAKES, *needs, cwd=tmp_path).splitlines() == list(needs.values())
-
-
-def test_other_missing_modules_are_not_explained_as_extras() -> None:
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"), needed_by("This"):
-        import no_such_module  # noqa: F401
-    with pytest.raises(InputError, match=r"This needs scikit-learn: pip install 'dnasa\[data\]'"), needed_by("This"):
-        raise ModuleNotFoundError(name="sklearn.base")

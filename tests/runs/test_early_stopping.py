@@ -55,14 +55,6 @@ def test_the_model_with_the_smallest_validation_loss_is_the_result() -> None:
     assert float(again["test_loss"]) == pytest.approx(row.test_loss, rel=1e-5)
 
 
-def test_runs_side_by_side_stop_as_each_would_by_itself() -> None:
-    together = solved(seed=[0, 1, 2])
-    for seed in range(3):
-        alone = solved(seed=seed)
-        np.testing.assert_allclose(together.x[seed], alone.x, atol=1e-6)
-        assert together.final().step[seed] == alone.final().step[0]
-
-
 def test_an_interrupted_run_resumes_with_its_best_model(tmp_path: Path) -> None:
     whole = solved(folder=tmp_path / "whole", record=dnasa.Record(patience=4, checkpoint_every=5))
     steps = whole.history.step

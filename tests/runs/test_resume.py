@@ -148,33 +148,6 @@ def test_a_run_on_an_exact_graph_resumes_in_every_phase_of_its_period(at: int, o
     np.testing.assert_array_equal(resumed.x, solve(LeastSquares(dim=4), graph, **options).x)
 
 
-@pytest.mark.long
-def test_a_network_resumes_exactly_too(tmp_path: Path) -> None:
-    """torch arrays, several rules, seeds and stepsizes side by side."""
-    words = "compare --rules dsgt,d2,dnasa --etas 0.1,0.3 --seeds 2 --weights lazy --steps 60 --evaluate 20".split()
-    complete = run(*words, "--out", tmp_path / "uninterrupted")
-    assert complete.returncode == 0, complete.stderr
-    script = (
-        "import os, signal, sys; from dnasa.problems import classification as c; from dnasa import cli\n"
-        "original = c.Classification.gradient\n"
-        "def gradient(self, x, nodes, seeds, t):\n"
-        "    if t == 47: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return original(self, x, nodes, seeds, t)\n"
-        "c.Classification.gradient = gradient; cli.main()"
-    )
-    killed = subprocess.run(
-        [sys.executable, "-c", script, *words, "--out", str(tmp_path / "a"), "--checkpoint-every", "10"],
-        capture_output=True,
-        timeout=PATIENCE,
-    )
-    assert killed.returncode == -signal.SIGKILL
-    done = run("resume", tmp_path / "a")
-    assert done.returncode == 0, done.stderr
-    assert history(tmp_path / "a").equals(history(tmp_path / "uninterrupted"))
-    np.testing.assert_array_equal(Result.load(tmp_path / "a").x, Result.load(tmp_path / "uninterrupted").x)
-    assert "Resumed from the checkpoint of step 40." in (tmp_path / "a" / "log.txt").read_text()
-
-
 def test_ctrl_c_finishes_the_step_and_names_the_command_to_continue(tmp_path: Path) -> None:
     words = [*TRAIN[:-4], "--steps", "200000", "--evaluate", "1000", "--out", str(tmp_path / "a")]
     process = subprocess.Popen(
