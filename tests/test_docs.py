@@ -138,7 +138,7 @@ def test_the_files_of_the_page_on_extending_work_on_the_command_line(tmp_path: P
 
 
 def test_links_to_files_and_headings_resolve() -> None:
-    for page in [*PAGES, ROOT / "experiments/README.md"]:
+    for page in [*CURRENT, ROOT / "experiments/README.md"]:
         for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
             file = page.parent / target if target else page
             assert file.exists(), (page.name, target)
