@@ -7,27 +7,12 @@ from typing import Annotated, Any
 import typer
 
 import dnasa
-from dnasa.cli import configs, inputs, pictures, plugins, trained
+from dnasa.cli import configs, inputs, pictures, plugins, rendering, trained
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
 from dnasa.cli.keys import keys
 from dnasa.cli.options import GRAPHS, OF_COMPARE, OF_TRAIN, Options, split, takes
-from dnasa.cli.rendering import (
-    console,
-    divergence,
-    frame_table,
-    graph_rows,
-    graph_title,
-    history_table,
-    print_dry_run,
-    print_kept,
-    print_line,
-    print_lost_nodes,
-    print_sent,
-    print_wide,
-    settings_table,
-    timing_line,
-)
+from dnasa.cli.rendering import console, frame_table, print_line, print_wide
 from dnasa.cli.sites import sites
 from dnasa.cli.study import study
 from dnasa.core import InputError
@@ -84,17 +69,17 @@ def train(context: typer.Context, options: Options) -> None:
     if options.dry_run:
         trained.save(None, source, result, network)
         inputs.set_output(options, writes=True)
-        return print_dry_run(network, options.steps)
+        return rendering.print_dry_run(network, options.steps)
     inputs.set_output(options, result.writes)
     names = network.processes.names or source.sites
-    print_lost_nodes(result.settings, names)
-    title = f"{find(options.rule).title} on {experiment(vars(options), graph_title(graph), network.settings.rounds)}"
+    rendering.print_lost_nodes(result.settings, names)
+    title = f"{find(options.rule).title} on {experiment(vars(options), rendering.graph_title(graph), network.settings.rounds)}"
     title += f", mean of {options.seeds} seeds" if options.seeds > 1 else ""
-    console.print(history_table(result.history, title))
-    print_kept(result)
+    console.print(rendering.history_table(result.history, title))
+    rendering.print_kept(result)
     if options.compress or options.every > 1:
-        print_sent(result.history)
-    print_line(timing_line(result))
+        rendering.print_sent(result.history)
+    print_line(rendering.timing_line(result))
     if folder is not None:
         if result.writes:
             pictures.save_history(folder.path, result)
@@ -105,7 +90,7 @@ def train(context: typer.Context, options: Options) -> None:
     if len(lost):
         smaller = f"try a smaller --eta, or --rule {DEFAULT_RULE}, which needs none"
         remedy = smaller if find(options.rule).needs_eta else "check the data for values that are not finite"
-        fail(1, divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy, names))
+        fail(1, rendering.divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy, names))
 
 
 @app.command()
@@ -130,9 +115,9 @@ def compare(context: typer.Context, options: Options) -> None:
     chosen: Any = {name: getattr(options, name) for name in ("metric", "extend", "schedule")}
     comparison = run_comparison(source.problem, rules=names, etas=grid, x=split(options.x), **chosen, **shared)
     inputs.set_output(options, comparison.rank == 0)
-    print_lost_nodes(comparison.settings, list(shared["network"].processes.names) or source.sites)
+    rendering.print_lost_nodes(comparison.settings, list(shared["network"].processes.names) or source.sites)
     title = partial(experiment, vars(options), rounds=shared["network"].settings.rounds)
-    print_wide(frame_table(comparison.table(), title(graph=graph_title(graph))))
+    print_wide(frame_table(comparison.table(), title(graph=rendering.graph_title(graph))))
     for line in comparison.notes():
         print_line(line)
     if folder is not None and folder.resume and comparison.rank == 0:
@@ -200,20 +185,14 @@ def check_claims() -> None:
     from dnasa.reproduce.check import check, claims
 
     every, rows = claims(), []
-    for number, checked in enumerate(check(every), start=1):
-        claim, found, result = checked
+    for number, (claim, found, result) in enumerate(check(every), start=1):
         print_line(f"[{number}/{len(every)}] {claim.text}: {result}")
-        cells = {
-            "claim": f"{claim.text} ({claim.page})",
-            "published": f"{claim.published:g}",
-            "short version": "" if claim.short is None else f"{claim.short:g}",
-            "found": "-" if found is None else f"{found:.5g}",
-            "tolerance": f"{claim.tolerance:g}: {claim.reason}",
-            "result": result.partition(":")[0],
-        }
-        rows.append(cells)
-    results = [row["result"] for row in rows]
-    print_wide(frame_table(pd.DataFrame(rows), "Published numbers, measured again"))
+        short, measured = "" if claim.short is None else f"{claim.short:g}", "-" if found is None else f"{found:.5g}"
+        tolerance, outcome = f"{claim.tolerance:g}: {claim.reason}", result.partition(":")[0]
+        rows.append((f"{claim.text} ({claim.page})", f"{claim.published:g}", short, measured, tolerance, outcome))
+    columns = ["claim", "published", "short version", "found", "tolerance", "result"]
+    results = [row[-1] for row in rows]
+    print_wide(frame_table(pd.DataFrame(rows, columns=columns), "Published numbers, measured again"))
     counts = ", ".join(f"{results.count(name)} {name}" for name in ("ok", "differs", "skipped") if name in results)
     print_line(f"{len(rows)} numbers: {counts}.")
     if "differs" in results:
@@ -234,7 +213,7 @@ def show_topology(
 
     plugins.load(options.plugin or ())
     graph = make(name, options.nodes, options.weights)
-    console.print(settings_table(graph_rows(graph), name))
+    console.print(rendering.settings_table(rendering.graph_rows(graph), name))
     for t, each in enumerate(graph.each if graph.nodes <= 16 else ()):
         if each is not graph:
             print_line(f"W of step {t}:")

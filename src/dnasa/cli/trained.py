@@ -8,19 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from dnasa.cli import configs
+from dnasa.cli import configs, rendering
 from dnasa.cli.options import Options, takes
-from dnasa.cli.rendering import (
-    console,
-    frame_table,
-    history_table,
-    print_kept,
-    print_line,
-    print_lost_nodes,
-    print_wide,
-    settings_table,
-    timing_line,
-)
+from dnasa.cli.rendering import console, frame_table, print_line, print_wide
 from dnasa.core import InputError, RunError
 from dnasa.files import write_output
 from dnasa.runs.own_files import OwnFiles
@@ -96,16 +86,18 @@ def report(
     measured = evaluation.read(folder)
     options = _options(run)
     console.print(
-        settings_table(settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}")
+        rendering.settings_table(
+            settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}"
+        )
     )
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
-        console.print(history_table(some, _variant(dict(zip(keys, values, strict=True)), run.looks)))
-    print_kept(result)
-    print_lost_nodes(result.settings, run.sites)
+        console.print(rendering.history_table(some, _variant(dict(zip(keys, values, strict=True)), run.looks)))
+    rendering.print_kept(result)
+    rendering.print_lost_nodes(result.settings, run.sites)
     for line in warnings(folder):
         print_line(f"Warning: {line}")
-    print_line(timing_line(result))
+    print_line(rendering.timing_line(result))
     for title, table in tables(measured, run.sites) if measured else ():
         print_wide(frame_table(table, title))
 
