@@ -56,10 +56,6 @@ def test_the_options_exist(name: str) -> None:
     assert [words for words in found if unknown(words)] == []
 
 
-def test_an_option_that_does_not_exist_would_be_found() -> None:
-    assert unknown(["train", "--steps=3", "--setps=3", "--sites", "sites.toml"]) == {"--setps"}
-
-
 def test_compose_has_the_sites_of_its_file_each_with_its_own_keys() -> None:
     sites = tomllib.loads((DEPLOY / "sites.toml").read_text())["sites"]
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]

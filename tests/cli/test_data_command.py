@@ -13,7 +13,6 @@ from test_own_data import mixed
 from test_shards import frames, patients, sites, write
 
 from dnasa import cli, networks
-from dnasa.tasks import datasets
 
 Run = Callable[..., tuple[Any, str, str]]
 
@@ -94,25 +93,6 @@ def test_a_process_among_several_does_not_count_the_nodes_by_its_own_files(
     code, _, err = run(*words)
     assert code == 2
     assert "There is no node-1.csv" in err
-
-
-def test_tables_and_the_plot_name_the_sites(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = sites(tmp_path / "d", dict(zip(("bonn", "oslo", "rome"), frames(), strict=True)))
-    drawn, draw = [], datasets.draw
-
-    def kept(*words: Any) -> Any:
-        drawn.append(draw(*words))
-        return drawn[0]
-
-    monkeypatch.setattr(datasets, "draw", kept)
-    words = ("data", "--shard-dir", folder, "--nodes", 3, "--target", "kind", "--plot", tmp_path / "a.png")
-    code, out, err = run(*words)
-    assert code == 0, err
-    for name in ("bonn", "oslo", "rome"):
-        assert out.count(f" {name} ") == 2, "in the division and in the differences"
-    axis = drawn[0].axes[0]
-    assert axis.get_xlabel() == "site"
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["bonn", "oslo", "rome"]
 
 
 def test_sites_in_other_units_and_sites_of_very_different_sizes_are_named(tmp_path: Path, run: Run) -> None:

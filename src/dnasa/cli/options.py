@@ -80,9 +80,7 @@ class Options:
         "norm), gpt:2,96,64, lstm:1,128,32 (layers, width, context) or your own, my_file.py:make. Default: what suits the "
         "data.",
     )
-    problem: str | None = of_data(
-        None, "Instead of data, a synthetic problem: least_squares, spike or robust_regression."
-    )
+    problem: str | None = of_data(None, "Instead of data, a synthetic problem: least_squares or spike.")
     partition: str = of_data(
         "iid",
         "How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1); dirichlet alone is dirichlet(0.5).",
