@@ -18,9 +18,11 @@ from dnasa.rules.schedules import ETA
 
 NO_ETA = " and ".join(name for name in RULES if not RULES[name].needs_eta)
 MEANING = f"Its meaning depends on the schedule: {'; '.join(f'{name} {spec.formula}' for name, spec in ETA.items())}."
+DATA = "digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare"
+MODELS = "linear, mlp:128,64,relu,dropout=0.1, lenet, resnet:16,group, gpt:2,96,64, lstm:1,128,32"
 GRAPHS = (  # their registry imports networkx, too much for every start
-    "ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, exact, paper_random, directed_ring, "
-    "directed_exponential, or one of a plugin"
+    "ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, exact, paper_random; directed_ring, "
+    "directed_exponential for sgp and push_dsgt; or one of a plugin"
 )
 DTYPES = ("bfloat16", "float16")  # of messages: two more values of --compress
 
@@ -47,23 +49,14 @@ def full_name(partition: str) -> str:
 class Options:
     """What the user chose. Options that a command does not take have their defaults."""
 
-    data: str = basic(
-        "digits",
-        "digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare, or your own file or folder: .csv, .tsv, .txt, .npz, "
-        ".parquet, .xlsx, LIBSVM, images by class (`dnasa data FILE` shows how it is read).",
-    )
+    data: str = basic("digits", f"{DATA}; or your own file or folder (`dnasa data FILE` shows how it is read).")
     target: str | None = basic(None, "Target column of your own table, by name or position from 0; labels as a,b,c.")
     nodes: int = basic(8, "Number of nodes. With --shard-dir and one process, by default the number of shards.")
-    topology: str | None = basic(
-        None,
-        f"The graph: {GRAPHS}. Directed graphs are for sgp and push_dsgt. Default: exact; ring where the "
-        "rule or --compress needs a fixed graph, or --weights is given.",
-    )
+    topology: str | None = basic(None, f"The graph: {GRAPHS}. Default: exact; ring where W must not change.")
     rule: str = basic(DEFAULT_RULE, f"Method: {', '.join(RULES)}, or a rule of a plugin.")
     rules: str = basic(
         ",".join(COMPARED),
-        f"Methods, separated by commas, from: {', '.join(RULES)}, and rules of plugins; each may name its schedule, as "
-        f"in dsgd:constant,dsgt:cosine,dnasa. {NO_ETA} need no stepsize.",
+        f"Methods, separated by commas: {', '.join(RULES)}, or rules of plugins; each may name its schedule, as dsgt:cosine.",
     )
     eta: float | None = basic(None, f"Stepsize, for rules that need one; {NO_ETA} need none. {MEANING}")
     etas: str = basic("0.01,0.03,0.1,0.3,1,3", f"Stepsizes for the rules that need one, separated by commas. {MEANING}")
@@ -74,26 +67,17 @@ class Options:
     device: str = basic("cpu", "cpu or cuda.")
     out: Path | None = basic(None, "Folder for config, history, checkpoints, iterates and figures.")
 
-    model: str | None = of_data(
-        None,
-        "linear, mlp:128,64,relu,dropout=0.1 (hidden widths, activation, dropout), lenet, resnet:16,group (first width, "
-        "norm), gpt:2,96,64, lstm:1,128,32 (layers, width, context) or your own, my_file.py:make. Default: what suits the "
-        "data.",
-    )
+    model: str | None = of_data(None, f"{MODELS} or your own, my_file.py:make. Default: what suits the data.")
     problem: str | None = of_data(None, "Instead of data, a synthetic problem: least_squares or spike.")
     partition: str = of_data(
-        "iid",
-        "How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1); dirichlet alone is dirichlet(0.5).",
-        callback=full_name,
+        "iid", "How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1).", callback=full_name
     )
     shard_dir: Path | None = of_data(
         None,
         "Folder with node-0.csv (or another format, or a folder), node-1.csv, ... and perhaps test.csv: a process reads "
         "only the files of its own nodes. With --sites, the folder with this site's own table, under any name.",
     )
-    task: str | None = of_data(
-        None, "classification, regression or multilabel. Default: what the target column looks like."
-    )
+    task: str | None = of_data(None, "classification, regression or multilabel. Default: what the target looks like.")
     drop_columns: str | None = of_data(None, "Columns of your own table to leave out, as a,b,c.")
     id_column: str | None = of_data(None, "Column that names the rows: not an input, and repeated in predictions.")
     class_weight: str | None = of_data(None, "balanced: each class counts the same in the training loss.")
@@ -101,8 +85,7 @@ class Options:
     early_stopping: bool | None = of_data(
         None,
         "Hold out a tenth of the training rows, stop when the loss on them no longer improves, and keep the best model. "
-        "Default for `dnasa train` on your own tables with at least 100 rows and more than 5 passes over them; "
-        "--no-early-stopping switches it off.",
+        "Default of `dnasa train` on your own tables, unless they have few rows or the run is short.",
     )
 
     schedule: str | None = method(
@@ -110,35 +93,25 @@ class Options:
         "Stepsize schedule: diminishing (default) or fixed; constant or cosine for rules with a stepsize (cosine is "
         "the default of `dnasa train` for rules with momentum). Some rules have others, docs/methods.md names them.",
     )
-    extend: bool = method(
-        False, "Where the best stepsize is at an edge of the grid, continue the grid there, at most 8 times."
-    )
+    extend: bool = method(False, "Continue the grid, at most 8 times, where the best stepsize is at an edge of it.")
     weight_decay: float = method(
         0.0, "Decoupled weight decay, as in AdamW: in each step the model shrinks by the stepsize times this number."
     )
-    weights: str | None = method(
-        None,
-        "Mixing weights: laplacian, metropolis or lazy. Default: 1/3 on the ring (lazy where no --topology is "
-        "given and the rule needs it), else laplacian.",
-    )
+    weights: str | None = method(None, "Mixing weights: laplacian (default; on the ring 1/3), metropolis or lazy.")
     dtype: str | None = method(None, "float32 or float64. Default: float32 for data, else float64.")
     plugin: list[Path] | None = method(
-        None,
-        "Python file with rules, graphs or compressors of your own (@dnasa.rules.rule, register of dnasa.topology, "
-        "dnasa.channels); may be given several times.",
+        None, "Python file with your own rules, graphs or compressors (docs/extending.md); may be given several times."
     )
 
     rounds: str | None = messages(
         None,
-        "Mixing rounds per exchange, or exact: as many as an exact average needs. Default: 2 on the graph exact, else 1; "
-        "1 with --drop.",
+        "Mixing rounds per exchange, or exact: as many as an exact average needs. Default: 2 on the graph exact, else 1.",
     )
     every: int = messages(1, "Exchange only at every N-th step.")
     compress: str | None = messages(
         None,
-        f"Compress messages: {', '.join(DTYPES)}, {', '.join(COMPRESSIONS)}, or one of a plugin. moniqua and randk suit "
-        "changing graphs. moniqua:8,4,8/8, for adanasa, sends the first message in 8 bits, the second in 4, the others in 8 "
-        "at every 8th step only; topk:0.01 a hundredth of the numbers; `sign,gamma=0.2` replaces CHOCO's gamma.",
+        f"Compress messages: {', '.join(DTYPES)}, {', '.join(COMPRESSIONS)}, or one of a plugin; numbers as in topk:0.01, "
+        "moniqua:8,4,8/8 (docs/compression.md). moniqua and randk suit changing graphs.",
     )
     drop: float = messages(0.0, "Simulated fault: each link fails in a step with this probability.")
     clock: Path | None = messages(
@@ -167,22 +140,18 @@ class Options:
     )
 
     evaluate: int | None = output(None, "Evaluate every N steps. Default: up to 50 times; in a comparison, up to 100.")
-    checkpoint_every: int | None = output(
-        None, "Write a checkpoint every N steps; `dnasa resume FOLDER` continues from it."
-    )
+    checkpoint_every: int | None = output(None, "Write a checkpoint every N steps; `dnasa resume FOLDER` continues.")
     force: bool = output(False, "Replace the run that is in the folder.")
     config: Path | None = output(
-        None, "Repeat the run of this config.json; options given on the command line take precedence."
+        None, "Repeat the run of this config.json; options of the command line take precedence."
     )
     trust: bool = output(False, "Execute the Python files that a config, a study or a trained model names.")
     quiet: bool = output(False, "Print nothing but errors.")
     log_json: bool = output(
-        False, "Print nothing but JSON lines: one per evaluation and run, with speed and remaining time."
+        False, "Print nothing but JSON lines: one per evaluation and run, with speed and time left."
     )
 
-    metric: str | None = figures(
-        None, "Column of the history to compare. Default: test_accuracy, else test_rmse, else test_loss."
-    )
+    metric: str | None = figures(None, "Metric to compare. Default: test_accuracy, else test_rmse, else test_loss.")
     x: str = figures(
         "",
         "Curves against steps, epochs, samples or bytes, or several, separated by commas. Default: steps, and bytes where "
@@ -191,9 +160,7 @@ class Options:
     )
     format: str = figures("png", "Formats of the figures, separated by commas: png, pdf, svg, pgf (its text is LaTeX).")
     style: str = figures(
-        "screen",
-        "Look of the figures: screen; paper, a column of 234 pt with text of 8 pt; or a width, as in paper:6.75 (inches) or "
-        "paper:487pt.",
+        "screen", "Look of the figures: screen; paper, a column of 234 pt; or a width, as paper:6.75 (inches)."
     )
     latex: bool = figures(False, "Also write the table as LaTeX (booktabs), table.tex in --out.")
 
