@@ -18,9 +18,9 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
-from dnasa.cuda import CudaGraphs
 from dnasa.data import Dataset
 from dnasa.problems import Supervised
+from dnasa.problems.cuda_graphs import CudaGraphs
 from dnasa.problems.losses import cross_entropy
 from dnasa.problems.models import gpt, resnet
 

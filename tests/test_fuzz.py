@@ -103,9 +103,8 @@ WORDS = st.sampled_from(
     ["0", "-1", "1", "3", "2.5", "nan", "inf", "1e9", "", "ring", "x", "--", "0.1,1", "topk:0.1", "d2", "None", "é"]
 )
 OPTIONS = st.sampled_from(
-    "nodes topology weights rule eta schedule batch seed seeds evaluate rounds dtype timeout wire drop problem "
-    "device engine partition loss-scale checkpoint-every config survive overlap shard-dir target nonsense message-dtype "
-    "plugin stop data model compress task".split()
+    "nodes topology weights rule eta schedule batch seed seeds evaluate rounds dtype timeout drop problem device engine "
+    "partition checkpoint-every config shard-dir target nonsense plugin data model compress task".split()
 )
 
 

@@ -21,13 +21,13 @@ PACKAGE = Path(dnasa.__file__).parent
 # A module or package of dnasa imports from lower levels only, so there are no circles.
 LEVELS = [
     ["core", "compiled"],
-    ["arrays", "cuda", "extras", "files"],
+    ["arrays", "events", "extras", "files"],
     ["randomness", "rules", "sites", "topology"],
     ["channels", "data"],
     ["networks", "problems"],
     ["runs"],
     ["engine"],
-    ["logging", "optim", "tasks"],
+    ["optim", "tasks"],
     ["trained"],
     ["comparing"],
     ["pages", "reproduce", "sklearn"],
@@ -58,24 +58,6 @@ def imports(source: str) -> Iterator[str]:
         yield from (name.split(".")[1] for name in names if name.startswith("dnasa."))
 
 
-def test_imports_are_found_wherever_they_are() -> None:
-    source = """
-from typing import TYPE_CHECKING
-import dnasa.core
-from dnasa import arrays, files
-from dnasa.rules.registry import RULES
-
-if TYPE_CHECKING:
-    from dnasa.cli import app
-else:
-    import dnasa.runs.folder
-
-def function():
-    from dnasa.comparing.plots import panels
-"""
-    assert list(imports(source)) == ["core", "arrays", "files", "rules", "runs", "comparing"]
-
-
 MODULES = sorted(set(PACKAGE.rglob("*.py")) - {PACKAGE / "__init__.py"})  # which collects the public names
 
 
@@ -84,6 +66,7 @@ def test_imports_lead_to_lower_levels() -> None:
     for path in MODULES:
         own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
         allowed = {name for name, level in LEVEL.items() if level < LEVEL[own]} | {own}
+        allowed -= {"sites"} if own == "runs" else set()  # a run on disk is the same with sites and without
         if higher := set(imports(path.read_text())) - allowed:
             wrong[str(path.relative_to(PACKAGE))] = higher
     assert wrong == {}
@@ -160,16 +143,3 @@ def test_every_built_in_rule_is_a_public_function() -> None:
 def test_dir_shows_the_public_names(module: ModuleType) -> None:
     assert dir(module) == sorted(module.__all__)
     assert all(hasattr(module, name) for name in module.__all__)
-
-
-def test_docstrings_begin_with_what_is_returned_or_done() -> None:
-    defined = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    fragments = ("Of ", "As ", "By ", "And ", "Those ", "With ", "Without ", "Such as ")
-    trees = {path.relative_to(PACKAGE): parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
-    texts = {
-        f"{path}: {text.splitlines()[0]}"
-        for path, tree in trees.items()
-        for node in ast.walk(tree)
-        if isinstance(node, defined) and (text := ast.get_docstring(node)) and text.startswith(fragments)
-    }
-    assert not texts

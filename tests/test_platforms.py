@@ -19,13 +19,6 @@ def test_files_are_written_where_folders_cannot_be_opened(tmp_path: Path, monkey
     assert (tmp_path / "file").read_bytes() == b"content"
 
 
-def test_mpi_waits_without_sched_yield() -> None:
-    pytest.importorskip("mpi4py")
-    code = "import os; del os.sched_yield; from dnasa.networks import mpi; mpi.yield_processor(); print('waited')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "waited\n", done.stderr
-
-
 def test_without_proc_no_process_counts_as_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     before = HostProcess("here", ended.pid, start_time(ended.pid))

@@ -46,12 +46,6 @@ def test_streams_do_not_repeat_or_correlate() -> None:
     assert len(np.unique(drawn)) == drawn.size
 
 
-def test_different_purposes_have_different_streams() -> None:
-    names = ("one", "two", "augmentation of rows", "augmentation of labels")
-    drawn = [Streams(name).at(0, 0, 0).standard_normal(4) for name in names]
-    assert len(np.unique(np.round(drawn, 6))) == 16
-
-
 def test_the_streams_of_the_package_are_those_of_earlier_versions() -> None:
     source = "".join(path.read_text() for path in Path(randomness.__file__).parent.rglob("*.py"))
     used = set(re.findall(r'(?:Streams|Samples|Normals|Generators)\(\s*"([^"]+)"', source))

@@ -1,6 +1,5 @@
 """Files are read as data: code that they name is executed only if the user trusts it."""
 
-import hashlib
 import json
 import pickle
 import py_compile
@@ -160,12 +159,6 @@ def test_code_that_a_file_names_is_executed_if_the_user_names_it_too(command: st
     assert "names." not in done.stderr
 
 
-def test_resuming_with_another_kind_of_model_is_refused(home: Path) -> None:
-    done = run(*COMMANDS["resume"].split(), "--trust", "--model", "mlp:4", cwd=home)
-    assert done.returncode == 2
-    assert "--model says where the file of a run's own model is now" in done.stderr
-
-
 def test_code_named_on_the_command_line_is_executed_again_after_a_restart_of_torchrun(
     begun: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,15 +167,6 @@ def test_code_named_on_the_command_line_is_executed_again_after_a_restart_of_tor
     done = run(*words, "--plugin", begun / "rules.py", "--model", f"{begun / 'net.py'}:make", cwd=home)
     assert done.returncode == 0, done.stderr
     assert executed(begun) == "rules.pynet.py"
-
-
-def test_a_comparison_that_names_code_must_be_trusted(begun: Path, home: Path) -> None:
-    options = {"data": str(home / "rows.csv"), "target": "kind", "steps": 2, "model": f"{begun / 'net.py'}:make"}
-    (home / "c.json").write_text(json.dumps({"command": "compare", "options": options}))
-    done = run("compare", "--config", "c.json", cwd=home)
-    assert done.returncode == 2
-    assert f"c.json names code, {begun / 'net.py'}" in done.stderr
-    assert not executed(begun)
 
 
 def test_a_study_that_names_code_must_be_trusted(begun: Path, home: Path) -> None:
@@ -216,7 +200,7 @@ def test_a_path_that_no_system_can_have_gets_one_clear_line(home: Path) -> None:
         (home / "c.json").write_text(json.dumps(config))
         done = run("train", "--config", "c.json", "--trust", cwd=home)
         assert done.returncode == 2
-        assert f"c.json: {option} must be" in done.stderr
+        assert f"c.json: {option} cannot be" in done.stderr
 
 
 def test_bytecode_beside_a_file_is_neither_read_nor_written(begun: Path, home: Path) -> None:
@@ -237,22 +221,10 @@ def test_bytecode_beside_a_file_is_neither_read_nor_written(begun: Path, home: P
         shutil.rmtree(begun / "__pycache__")
 
 
-def test_a_model_whose_code_has_changed_is_loaded_with_the_new_code(home: Path) -> None:
-    before = dnasa.load(home / "trained", trust=True)
-    about, code = home / "trained" / "model.json", home / "trained" / "model.py"
-    code.write_text(code.read_text().replace("nn.Linear(*inputs, outputs)", "nn.LazyLinear(outputs)"))
-    changed = json.loads(about.read_text()) | {"sha256": hashlib.sha256(code.read_bytes()).hexdigest()}
-    about.write_text(json.dumps(changed))
-    with pytest.raises(InputError, match="does not hold the parameters"):
-        dnasa.load(home / "trained", trust=True)
-    assert before.task == "classification"
-
-
 def test_reading_a_run_folder_executes_nothing(begun: Path, home: Path) -> None:
     for words in ("report trained", "report . --html --out page.html", "runs ."):
         done = run(*words.split(), cwd=home)
         assert done.returncode == 0, done.stderr
-    assert "Details of trained" in (home / "page.html").read_text()
     assert not executed(begun)
 
 

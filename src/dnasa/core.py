@@ -225,45 +225,23 @@ class Rule(NamedTuple):
         return self.early is not None and self.points is None and not self.then
 
     def early_messages(self, state: State, t: int) -> Messages:
-        """The messages that need no gradient of step t.
-
-        Args:
-            state: The rule's state.
-            t: The step, from 0.
-        """
+        """The messages that need no gradient of step t."""
         return () if self.early is None else self.early(state, t)
 
     def gradient_points(self, state: State, t: int) -> tuple[Array, ...]:
-        """Where the gradients of step t are taken.
-
-        Args:
-            state: The rule's state.
-            t: The step, from 0.
-        """
+        """Where the gradients of step t are taken."""
         return (state.x,) if self.points is None else self.points(state, t)
 
     def result(self, state: State) -> Array:
-        """The answer that the user gets.
-
-        Args:
-            state: The rule's state.
-        """
+        """The answer that the user gets."""
         return state.x if self.answer is None else self.answer(state)
 
     def gradient_estimate(self, state: State) -> Array | None:
-        """The rule's estimate of the full gradient; None if it has none.
-
-        Args:
-            state: The rule's state.
-        """
+        """The rule's estimate of the full gradient; None if it has none."""
         return None if self.estimate is None else self.estimate(state)
 
     def restarted(self, state: State) -> State:
-        """The state after nodes left or joined.
-
-        Args:
-            state: The rule's state before.
-        """
+        """The state after nodes left or joined."""
         return self.init(state.x) if self.restart is None else self.restart(state)
 
 
@@ -437,20 +415,11 @@ class Processes:
         return self.rank == 0 or self.own_folders
 
     def name_of(self, rank: int) -> str:
-        """The name of that process's site, or its number.
-
-        Args:
-            rank: The number of the process.
-        """
+        """The name of that process's site, or its number."""
         return self.names[self.node_ids[rank]] if self.names else f"rank {rank}"
 
     def allgather_json(self, own: Any, read: Callable[[Any], T]) -> list[T]:
-        """What every process gives, as `read` takes it; one whose text cannot be read is accused, and named in the error.
-
-        Args:
-            own: What this process gives: anything that JSON has.
-            read: Makes something of what a process gave; raises any error if that has another shape.
-        """
+        """What `read` makes of everyone's JSON; a process whose text it cannot read is accused, and named in the error."""
         return [self._read(rank, text, read) for rank, text in enumerate(self.allgather_text(json.dumps(own)))]
 
     def _read(self, rank: int, text: str, read: Callable[[Any], T]) -> T:
@@ -542,11 +511,7 @@ class Network:
         return self.processes.local_nodes
 
     def exchanges(self, t: int) -> range:
-        """The numbers of the exchanges of step t, counted from the start of the run.
-
-        Args:
-            t: The step, from 0.
-        """
+        """The numbers of the exchanges of step t, counted from the start of the run."""
         rounds, every = self.settings.rounds, self.settings.every
         number, left = divmod(t, every)
         return range(0) if left < every - 1 else range(number * rounds, (number + 1) * rounds)

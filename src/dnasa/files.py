@@ -26,9 +26,9 @@ def make_folder(path: str | Path) -> Path:
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise InputError(f"Cannot write to {folder}: {error.strerror}. Choose another folder.") from error
+    check_folder(folder)
     return folder
 
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from safetensors.numpy import load_file
 from test_resume import run
 from typer.testing import CliRunner
 
-import dnasa
 from dnasa import cli, pages
 from dnasa.channels.compressed import COMPRESSIONS
 from dnasa.cli.options import FIELDS, OF_COMPARE, OF_TRAIN
@@ -43,36 +43,6 @@ def refused(words: Sequence[object], monkeypatch: pytest.MonkeyPatch, capfd: pyt
     return errors
 
 
-def test_a_process_of_its_own_trains_and_writes_nothing_to_standard_error() -> None:
-    done = start(*"train --problem least_squares --nodes 4 --steps 20".split())
-    assert done.returncode == 0, done.stderr
-    assert "D-NASA on least_squares: 4 nodes" in done.stdout
-    assert done.stderr == ""
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            "compare --seeds 0,1,2",
-            "--seeds takes one whole number (how many seeds to run side by side: seed, seed + 1, ...).",
-        ),
-        ("train --steps many", "--steps takes one whole number (number of steps)."),
-        ("topology ring --nodes 1.5", "--nodes takes one whole number (number of nodes)."),
-        ("train --eta small", "--eta takes one number (stepsize, for rules that need one)."),
-        ("keys site a localhost:1 --days week", "--days takes one whole number (days until the certificate expires)."),
-    ],
-)
-def test_what_is_not_a_number_is_told_what_the_option_takes(
-    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert refused(words.split(), monkeypatch, capfd).startswith(f"Error: {message} Try '")
-
-
-def test_the_version_is_shown() -> None:
-    assert run("--version").stdout == f"dnasa {dnasa.__version__}\n"
-
-
 @pytest.mark.parametrize("quiet", [[], ["--quiet"]])
 def test_a_warning_of_a_run_is_one_line_on_standard_error_and_in_its_folder(quiet: list[str], tmp_path: Path) -> None:
     words = "train --problem least_squares --nodes 4 --topology ring --steps 3 --compress moniqua:8/100 --out"
@@ -86,7 +56,7 @@ def test_a_warning_of_a_run_is_one_line_on_standard_error_and_in_its_folder(quie
     assert f"Warning: {line}\n" in run("report", tmp_path / "run").stdout
 
 
-@pytest.mark.parametrize("saving", ["--compress sign", "--every 2", "--message-dtype bfloat16", ""])
+@pytest.mark.parametrize("saving", ["--compress 8bit", "--compress bfloat16", "--every 2", ""])
 def test_who_saves_bytes_sees_how_many_were_sent(saving: str, tmp_path: Path) -> None:
     words = f"train --problem least_squares --nodes 4 --topology ring --steps 6 --seeds 2 {saving} --out"
     done = run(*words.split(), tmp_path / "run")
@@ -94,16 +64,6 @@ def test_who_saves_bytes_sees_how_many_were_sent(saving: str, tmp_path: Path) ->
     line = f"Sent by all nodes: {last.messages:,.0f} messages, {last.bytes:,.0f} bytes.\n"
     assert last.bytes > 0
     assert (line in done.stdout) == bool(saving), done.stderr
-
-
-def test_a_clock_predicts_seconds(tmp_path: Path) -> None:
-    links, out = tmp_path / "links.toml", tmp_path / "run"
-    links.write_text("compute = 0.5\nbandwidth = 1000\nlatency = 30\n")
-    words = "train --problem least_squares --nodes 4 --topology ring --steps 20"
-    done = run(*words.split(), "--clock", links, "--out", out)
-    assert "clock (s)" in done.stdout, done.stderr
-    assert pd.read_csv(out / "history.csv").clock_seconds.iloc[-1] == pytest.approx(20 * 0.56, rel=1e-3)
-    assert run("train", "--config", out / "config.json").stdout.splitlines()[:5] == done.stdout.splitlines()[:5]
 
 
 def test_nodes_need_not_wait_for_each_other(
@@ -119,13 +79,6 @@ def test_nodes_need_not_wait_for_each_other(
     assert "cannot be resumed" in refused([*words, "--checkpoint-every", 10], monkeypatch, capfd)
 
 
-def test_a_clock_refuses_messages_that_get_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    words = ["train", "--problem", "least_squares", "--drop", 0.1, "--clock", tmp_path / "links.toml"]
-    assert "--clock expects all messages to arrive" in refused(words, monkeypatch, capfd)
-
-
 @pytest.mark.pictures
 def test_train_trains_and_writes_its_files(tmp_path: Path) -> None:
     done = run("train", "--steps", 120, "--out", tmp_path / "a")
@@ -137,13 +90,6 @@ def test_train_trains_and_writes_its_files(tmp_path: Path) -> None:
     assert load_file(tmp_path / "a" / "x.safetensors")["x"].shape[0] == 8
     assert (tmp_path / "a" / "history.png").stat().st_size > 10_000
     assert done.stderr == ""
-
-
-def test_train_runs_several_seeds_side_by_side(tmp_path: Path) -> None:
-    done = run(*"train --problem least_squares --nodes 4 --steps 20 --seed 5 --seeds 3 --out run".split(), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert sorted(set(pd.read_csv(tmp_path / "run" / "history.csv").seed)) == [5, 6, 7]
-    assert load_file(tmp_path / "run" / "x.safetensors")["x"].shape == (3, 4, 100)
 
 
 def test_compare_names_the_best_stepsize_and_the_diverged(tmp_path: Path) -> None:
@@ -169,18 +115,6 @@ def test_topology_prints_and_draws(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "ring.svg").read_text()
 
 
-@pytest.mark.pictures
-def test_topology_describes_a_directed_graph_by_its_edges_in_both_directions(tmp_path: Path) -> None:
-    done = run("topology", "directed_exponential", "--nodes", 6, "--plot", tmp_path / "graph.svg")
-    assert done.returncode == 0, done.stderr
-    rows = dict(re.findall(r"│ (.*?) +│ (.*?) +│", done.stdout))
-    counts = ("directed edges", "nodes received from", "nodes sent to", "rho")
-    assert [rows[name] for name in counts] == ["18", "3", "3", "0.5"]
-    assert "smallest eigenvalue" not in rows
-    assert "sgp" in done.stdout
-    assert "<svg" in (tmp_path / "graph.svg").read_text()
-
-
 def test_topology_shows_the_matrices_of_a_changing_graph_one_by_one() -> None:
     done = run("topology", "exact", "--nodes", 4)
     assert "2; edges and degrees are averages, rho is per step" in done.stdout
@@ -189,51 +123,7 @@ def test_topology_shows_the_matrices_of_a_changing_graph_one_by_one() -> None:
     assert "e-1" not in done.stdout
 
 
-def test_averages_over_a_period_are_not_rounded_to_whole_numbers() -> None:
-    """The 5 graphs of exact(5) have 9 edges together; the last node has one of them."""
-    shown = " ".join(run("topology", "exact", "--nodes", 5).stdout.split())
-    assert "edges │ 1.8 │" in shown
-    assert "degrees │ 0.2 to 1 │" in shown
-
-
-def test_faults_have_one_exchange_per_step_where_the_graph_has_two_and_the_title_says_so() -> None:
-    for faults, exchanges in (
-        ([], "2 mixing rounds per exchange"),
-        (["--drop", 0.1], "1 mixing round per exchange, links fail"),
-    ):
-        done = run("train", "--problem", "least_squares", "--steps", 2, *faults)
-        assert done.returncode == 0, done.stderr
-        assert f"exact (rho = 0.000), 2 steps, {exchanges}" in " ".join(done.stdout.split())
-
-
-def test_values_that_were_not_given_are_in_the_title_and_the_config(tmp_path: Path) -> None:
-    words = "train --nodes 4 --steps 2 --topology random --weights lazy --partition dirichlet".split()
-    done = run(*words, "--out", tmp_path / "a")
-    assert done.returncode == 0, done.stderr
-    title = " ".join(done.stdout.split())
-    assert "digits, dirichlet(0.5): 4 nodes, random (p = 0.8, seed 0, rho = " in title
-    assert "lazy weights" in title
-    config = json.loads((tmp_path / "a" / "config.json").read_text())
-    assert config["options"]["partition"] == "dirichlet(0.5)"
-
-
-def test_rules_for_directed_graphs_are_compared_by_name(tmp_path: Path) -> None:
-    words = "compare --problem least_squares --nodes 5 --topology directed_exponential --steps 60 --rules sgp,push_dsgt"
-    done = run(*words.split(), "--etas", "0.001,0.01", "--out", tmp_path / "a")
-    assert done.returncode == 0, done.stderr
-    history = pd.read_csv(tmp_path / "a" / "history.csv")
-    assert history.groupby("rule").bytes.max().to_dict() == {"sgp": 60 * 15 * 101 * 8, "push_dsgt": 60 * 15 * 201 * 8}
-
-
-def test_nodes_can_be_weighted_by_their_rows(tmp_path: Path) -> None:
-    options = ["--nodes", 4, "--steps", 20, "--partition", "dirichlet(0.1)", "--evaluate", 10]
-    done = [run("train", *options, *more) for more in ([], ["--weights-by", "rows", "--out", tmp_path / "a"])]
-    assert [each.returncode for each in done] == [0, 0], done[1].stderr
-    tables = [each.stdout[each.stdout.index("step") : each.stdout.index("Time")] for each in done]
-    assert tables[0] != tables[1]
-    assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["weights_by"] == "rows"
-
-
+@pytest.mark.pictures
 def test_data_lists_and_shows_the_division(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DNASA_DATA", str(tmp_path))  # large files would be read to list them
     listed = run("data")
@@ -242,13 +132,6 @@ def test_data_lists_and_shows_the_division(tmp_path: Path, monkeypatch: pytest.M
     shown = run("data", "digits", "--partition", "by_label", "--nodes", 5)
     assert shown.returncode == 0, shown.stderr
     assert "total" in shown.stdout
-
-
-def test_train_reads_a_csv_file(tmp_path: Path) -> None:
-    rows = "\n".join(f"{i % 7},{i % 3},{'even' if i % 2 else 'odd'}" for i in range(80))
-    (tmp_path / "own.csv").write_text("a,b,kind\n" + rows + "\n")
-    done = run(*"train --data own.csv --target kind --nodes 4 --steps 20".split(), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
 
 
 def test_every_option_has_help() -> None:
@@ -270,6 +153,16 @@ def test_the_help_of_a_command_has_all_names_of_the_registries(command: str, nam
     assert names <= set(re.findall(r"[\w-]+", shown))
 
 
+def test_train_has_few_options_with_the_basic_ones_first() -> None:
+    from typer.main import get_command
+
+    root: Any = get_command(cli.app)
+    panels = [option.rich_help_panel for option in root.commands["train"].params]
+    assert len(panels) <= 45
+    assert panels[0] == "Options"
+    assert len([1 for one, two in pairwise(panels) if one != two]) + 1 == len({*panels})
+
+
 def test_an_option_that_commands_share_is_the_same_in_each() -> None:
     from typer.main import get_command
 
@@ -281,12 +174,6 @@ def test_an_option_that_commands_share_is_the_same_in_each() -> None:
     for name in train.keys() & compare.keys():
         pair = train[name], compare[name]
         assert len({(*param.opts, param.help, str(param.default)) for param in pair}) == 1
-
-
-def test_messages_in_16_bits_have_a_new_and_an_old_option() -> None:
-    for option in ("--message-dtype", "--wire"):
-        done = run(*"train --problem spike --nodes 4 --steps 3".split(), option, "bfloat16")
-        assert done.returncode == 0, done.stderr
 
 
 def test_weight_decay_shrinks_the_model(tmp_path: Path) -> None:
@@ -316,22 +203,6 @@ def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> No
         assert "digits" not in shown.stdout
 
 
-def test_a_problem_is_labelled_by_its_name(tmp_path: Path) -> None:
-    done = run(*"train --problem spike --nodes 3 --steps 4 --out".split(), tmp_path / "runs" / "a")
-    assert done.returncode == 0, done.stderr
-    for shown in (run("runs", tmp_path / "runs"), run("report", tmp_path / "runs" / "a")):
-        assert "spike" in shown.stdout
-        assert "digits" not in shown.stdout
-
-
-def test_report_shows_the_rules_without_a_stepsize_too(tmp_path: Path) -> None:
-    words = "compare --problem spike --nodes 3 --steps 4 --rules dsgd,dnasa --etas 0.1 --out".split()
-    assert run(*words, tmp_path / "a").returncode == 0
-    shown = run("report", tmp_path / "a").stdout
-    assert "D-SGD, schedule diminishing, eta 0.1" in shown
-    assert "D-NASA, schedule diminishing" in shown
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -351,17 +222,18 @@ def test_report_shows_the_rules_without_a_stepsize_too(tmp_path: Path) -> None:
         ("train --problem wat", "Unknown problem 'wat'"),
         ("train --dtype int8", "Unknown dtype"),
         ("train --device tpu", "Unknown device"),
-        ("train --loss-scale two", "positive number or 1/n"),
         ("train --partition wat", "Unknown partition 'wat'"),
         ("train --data nowhere.csv --target y", "no file"),
         ("data wat", "Unknown data 'wat'"),
         ("train --problem spike --data digits", "--data and --problem cannot be combined"),
         ("train --shard-dir . --data digits", "--data and --shard-dir cannot be combined"),
         ("train --timeout inf", "The timeout must be a number of seconds"),
-        ("train --timeout nan", "The timeout must be a number of seconds"),
         ("compare --problem spike --etas 0.1,1,0.1", "The eta 0.1 is given twice"),
         ("compare --problem spike --rules dnasa,dsgd,dnasa", "The rule dnasa is given twice"),
         ("train --drop 0.1 --rounds 2", "one round per exchange"),
+        ("train --drop 0.1 --clock links.toml", "--clock cannot be combined with --drop"),
+        ("train --drop 0.1 --compress sign", "--compress cannot be combined with --drop"),
+        ("train --drop 1.5", "drop must be a probability"),
         ("train --problem spike --partition by_label", "--partition belongs to --data"),
         ("train --seed 99999999999999999999", "A seed must be"),
         ("topology complete --nodes 100000", "too many links"),
@@ -388,13 +260,6 @@ def test_wrong_input_gets_one_clear_line_and_exit_code_2(
     assert message in refused(words.split(), monkeypatch, capfd)
 
 
-def test_a_mistake_ends_the_process_with_exit_code_2(tmp_path: Path) -> None:
-    done = run("train", "--topology", "rng", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("Error: Unknown topology 'rng'.")
-    assert done.stderr.count("\n") == 1
-
-
 def test_a_comparison_in_which_everything_diverged_fails() -> None:
     words = "compare --problem least_squares --nodes 4 --rules dsgd --etas 1e150,1e160 --steps 300"
     done = run(*words.split())
@@ -408,20 +273,3 @@ def test_a_diverged_run_fails_with_exit_code_1() -> None:
     )
     assert done.returncode == 1
     assert re.search(r"The run diverged at step \d+ at node \d: try a smaller --eta", done.stderr)
-
-
-def test_messages_can_be_compressed(tmp_path: Path) -> None:
-    words = "compare --rules dsgt,dnasa --etas 0.001 --problem least_squares --nodes 4 --steps 30 --compress sign --out"
-    done = run(*words.split(), tmp_path / "a")
-    assert done.returncode == 0, done.stderr
-    config = json.loads((tmp_path / "a" / "config.json").read_text())
-    assert config["run"]["channel"] == ["sign", 0.32]
-
-
-def test_faults_can_be_simulated(tmp_path: Path) -> None:
-    words = "train --problem least_squares --nodes 4 --steps 30 --drop 0.2 --out"
-    done = run(*words.split(), tmp_path / "a")
-    assert done.returncode == 0, done.stderr
-    config = json.loads((tmp_path / "a" / "config.json").read_text())
-    expected = {"drop": 0.2, "seed": 0}
-    assert config["run"]["channel"] == expected

@@ -10,12 +10,6 @@ import pytest
 from test_resume import TRAIN, history, run
 
 
-def test_options_named_like_a_file_stay_options(tmp_path: Path) -> None:
-    (tmp_path / "exact").touch()
-    assert run(*TRAIN, "--out", "a", cwd=tmp_path).returncode == 0
-    assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["topology"] == "exact"
-
-
 @pytest.mark.parametrize(
     ("words", "graph", "weights"),
     [
@@ -36,14 +30,6 @@ def test_the_graph_by_default_is_shown_and_stored(words: str, graph: str, weight
     assert ("lazy weights" in " ".join(done.stdout.split())) == (weights == "lazy")
     options = json.loads((tmp_path / "a" / "config.json").read_text())["options"]
     assert (options["topology"], options["weights"]) == (graph, weights)
-
-
-def test_a_config_repeats_the_lazy_weights_of_a_default_graph(tmp_path: Path) -> None:
-    words = "train --problem least_squares --nodes 6 --steps 30 --rule d2 --eta 0.01 --out".split()
-    assert run(*words, tmp_path / "a").returncode == 0
-    again = run("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "b")
-    assert again.returncode == 0, again.stderr
-    assert history(tmp_path / "a").equals(history(tmp_path / "b"))
 
 
 def test_options_on_the_command_line_take_precedence_over_a_config(tmp_path: Path) -> None:
@@ -99,7 +85,6 @@ def interrupted(stored: Path, tmp_path: Path) -> Callable[..., Path]:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("trace", "{elsewhere}"),
         ("out", "{elsewhere}"),
         ("out={elsewhere}", True),
         ("config={config}", True),
@@ -111,7 +96,7 @@ def interrupted(stored: Path, tmp_path: Path) -> Callable[..., Path]:
         ("steps", "400"),
         ("seed", [1, 2]),
         ("target", True),
-        ("overlap", "yes"),
+        ("quiet", "yes"),
         ("timeout", "30"),
         ("plugin", "rules.py"),
         ("plugin", [3]),
@@ -143,17 +128,8 @@ def test_wrong_options_of_resume_get_one_clear_line(tmp_path: Path) -> None:
             "checkpoint_every must be a positive whole number",
         ),
         (["train", "--config", tmp_path / "none.json"], "cannot read"),
-        (["train", "--survive"], "To survive lost processes, start them with mpirun"),
-        (["train", "--drop", "1.5"], "drop must be a probability"),
     ):
         done = run(*words)
         assert done.returncode == 2, done.stderr
         assert message in done.stderr
         assert len(done.stderr.splitlines()) == 1
-    (tmp_path / "bad.json").write_text('{"command": "train", "options": {"steps": [1]}}')
-    assert "steps must be a whole number, not [1]" in run("train", "--config", tmp_path / "bad.json").stderr
-    (tmp_path / "odd.json").write_text('{"command": "train", "options": {"stepps": 5}}')
-    assert (
-        "'stepps' is not an option that a config of `dnasa train` can have"
-        in run("train", "--config", tmp_path / "odd.json").stderr
-    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import refused, start
+from test_cli import refused
 from test_resume import run
 
 from dnasa.cli import plugins
@@ -70,9 +70,6 @@ def test_a_rule_of_a_plugin_is_added_to_a_finished_comparison(plugin: Path, tmp_
     config = json.loads((tmp_path / "b" / "config.json").read_text())
     assert config["options"]["plugin"] == [str(plugin)]
     assert config["rules"]["doubled"][0] == "Doubled D-SGD"
-    assert "Warning" not in run(*added, cwd=tmp_path).stderr
-    plugin.write_text(PLUGIN.replace("2 *", "3 *"))
-    assert f"Warning: {plugin} has changed since these runs." in run(*added, cwd=tmp_path).stderr
 
 
 def test_graphs_and_compressors_of_a_plugin_are_used_by_name(tmp_path: Path) -> None:
@@ -93,29 +90,6 @@ def test_graphs_and_compressors_of_a_plugin_are_used_by_name(tmp_path: Path) -> 
         assert done.returncode == 0, done.stderr
         assert "wheel" in done.stdout
         assert words[0] == "study" or "wheel (rho = 0.400)" in done.stdout
-
-
-@pytest.mark.long
-def test_the_absolute_path_is_stored_and_announced_before_the_file_is_executed_again(
-    plugin: Path, tmp_path: Path
-) -> None:
-    assert start(*TRAIN, "--plugin", "my_rules.py", "--out", "a", cwd=tmp_path).returncode == 0
-    config = tmp_path / "a" / "config.json"
-    assert json.loads(config.read_text())["options"]["plugin"] == [str(plugin)]
-    plugin.write_text(PLUGIN + "print('executed')\n")
-    (tmp_path / "a" / "status.json").write_text('{"state": "interrupted"}')
-    for words in (["resume", "a"], ["train", "--config", config, "--out", "b"]):
-        again = start(*words, "--trust", cwd=tmp_path)
-        assert again.returncode == 0, again.stderr
-        assert f"Executing {plugin}, which" in again.stderr
-        assert again.stdout.count("executed") == 1
-
-
-def test_an_unknown_rule_lists_those_of_the_plugin(
-    plugin: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    words = ["train", "--problem", "spike", "--rule", "wat", "--plugin", plugin]
-    assert "sgp, doubled." in refused(words, monkeypatch, capfd)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def signal_later(rng: np.random.Generator, signal_number: signal.Signals = signa
             os.kill(os.getpid(), signal_number)
         return call(*args, **more)
 
-    for owner, name in ((os, "fsync"), (os, "replace"), (RunFolder, "_append"), (LeastSquares, "gradient")):
+    for owner, name in ((os, "fsync"), (os, "replace"), (RunFolder, "_write"), (LeastSquares, "gradient")):
         call = getattr(owner, name)
         setattr(owner, name, lambda *args, call=call, **more: call_or_signal(*args, call=call, **more))
 

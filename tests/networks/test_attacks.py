@@ -32,6 +32,7 @@ from dnasa.core import Membership, Network, Processes, ProcessLost
 from dnasa.data.summaries import Summary
 from dnasa.engine.plan import _node_data
 from dnasa.engine.recovery import Position, positions_of
+from dnasa.events import Events
 from dnasa.networks.members import Members, SiteState, View
 from dnasa.networks.processes import agree
 from dnasa.optim.wrapping import Wrapping
@@ -39,7 +40,6 @@ from dnasa.rules import RULES
 from dnasa.runs.divergence import Divergence
 from dnasa.sites import connecting
 from dnasa.sites.connecting import LENGTH, PENDING, Refused, dial
-from dnasa.sites.events import Events
 from dnasa.sites.file import Sites
 from dnasa.sites.keys import make_authority, make_site, revoke
 from dnasa.sites.limits import EARLY, Limits, root_mean_square

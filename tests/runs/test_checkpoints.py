@@ -62,13 +62,6 @@ def test_a_checkpoint_with_odd_notes_is_damaged(name: str, tmp_path: Path) -> No
             checkpoints.load(path)
 
 
-@pytest.mark.parametrize("notes", ["[]", "3", "not json", "[" * 100_000], ids=["list", "number", "text", "deep"])
-def test_a_checkpoint_whose_notes_are_no_object_is_damaged(notes: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "c", ARRAYS, {"notes": notes})
-    with pytest.raises(Damaged, match="is damaged"):
-        checkpoints.load(path)
-
-
 @pytest.mark.parametrize(
     "arrays",
     [
@@ -86,14 +79,6 @@ def test_a_checkpoint_whose_notes_are_no_object_is_damaged(notes: str, tmp_path:
 def test_a_checkpoint_with_odd_arrays_is_damaged(arrays: dict[str, Any], tmp_path: Path) -> None:
     path = write(tmp_path / "c", arrays, {"notes": json.dumps({"format": 2} | NOTES)})
     with pytest.raises(Damaged, match="is damaged"):
-        checkpoints.load(path)
-
-
-@pytest.mark.parametrize("data", [b"", b"abc", b"\xff" * 40, b"\x02" + bytes(7) + b"{}", b"\x02" + bytes(7) + b"[]"])
-def test_a_file_that_is_no_checkpoint_is_damaged(data: bytes, tmp_path: Path) -> None:
-    path = tmp_path / f"step-{7:012d}-{zlib.crc32(data):08x}.safetensors"
-    path.write_bytes(data)
-    with pytest.raises(Damaged):
         checkpoints.load(path)
 
 
@@ -141,11 +126,6 @@ def test_the_node_of_a_divergence_is_saved(tmp_path: Path) -> None:
     result.runs["diverged"], result.runs["diverged_node"] = pd.array([3], "Int64"), pd.array([2], "Int64")
     result.save(tmp_path / "b")
     assert Result.load(tmp_path / "b").runs.diverged_node.tolist() == [2]
-    older = pd.read_csv(tmp_path / "b" / "runs.csv").drop(columns="diverged_node")
-    older.to_csv(tmp_path / "b" / "runs.csv", index=False)
-    loaded = Result.load(tmp_path / "b").runs
-    assert loaded.diverged_node.isna().all()
-    assert loaded.diverged_node.dtype == loaded.diverged.dtype == "Int64"
 
 
 @pytest.mark.parametrize(

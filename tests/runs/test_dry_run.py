@@ -29,7 +29,7 @@ def test_a_dry_run_counts_the_bytes_of_the_real_one(graph: Any, compress: str | 
 
     real = run_threads(graph, work, channel=channel)
     for node in range(graph.nodes):
-        assert work(dry_run.connect(graph, 1, channel, own=node)) == real[node]
+        assert work(dry_run.connect(graph, 1, channel, rank=node)) == real[node]
 
 
 def test_the_command_shows_arrays_and_bytes_for_each_neighbour() -> None:

@@ -16,7 +16,6 @@ from dnasa.cli import app
 from dnasa.comparing import run_table
 from dnasa.core import InputError, Network
 from dnasa.data import Dataset, hold_out_of_each
-from dnasa.runs.early_stopping import EarlyStopping
 from dnasa.runs.history import Evaluation
 from dnasa.tasks.sources import PATIENCE, SourceOptions, make_source
 from dnasa.topology import Topology
@@ -56,14 +55,6 @@ def test_the_model_with_the_smallest_validation_loss_is_the_result() -> None:
     assert float(again["test_loss"]) == pytest.approx(row.test_loss, rel=1e-5)
 
 
-def test_runs_side_by_side_stop_as_each_would_by_itself() -> None:
-    together = solved(seed=[0, 1, 2])
-    for seed in range(3):
-        alone = solved(seed=seed)
-        np.testing.assert_allclose(together.x[seed], alone.x, atol=1e-6)
-        assert together.final().step[seed] == alone.final().step[0]
-
-
 def test_an_interrupted_run_resumes_with_its_best_model(tmp_path: Path) -> None:
     whole = solved(folder=tmp_path / "whole", record=dnasa.Record(patience=4, checkpoint_every=5))
     steps = whole.history.step
@@ -80,21 +71,6 @@ def test_an_interrupted_run_resumes_with_its_best_model(tmp_path: Path) -> None:
     assert (np.asarray(resumed.x) == np.asarray(whole.x)).all()
     assert list(resumed.history.step) == list(steps)
     assert list(resumed.history.improved) == list(whole.history.improved)
-
-
-def test_early_stopping_needs_validation_rows() -> None:
-    problem = dnasa.problems.LeastSquares()
-    with pytest.raises(InputError, match="needs validation rows"):
-        dnasa.solve(problem, dnasa.topology.ring(3), steps=5, record=dnasa.Record(patience=2))
-
-
-def test_after_a_loss_of_nodes_the_best_is_chosen_again() -> None:
-    stopping = EarlyStopping(2, 1)
-    rows = [{"step": 5, "validation_loss": 1.0, "improved": 1}]
-    stopping.update(rows, stopping.averaged(np.ones((1, 1, 2, 3)), 5))
-    stopping.restart()
-    assert stopping.best is None
-    assert stopping.improved([{"validation_loss": 3.0}]) == [1]
 
 
 def table(path: Path, rows: int) -> Path:

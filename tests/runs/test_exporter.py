@@ -12,8 +12,8 @@ import pytest
 import dnasa
 from dnasa import topology
 from dnasa.core import InputError
+from dnasa.events import KEPT, LOGGER, Events
 from dnasa.runs.exporter import Exporter
-from dnasa.sites.events import KEPT, LOGGER, Events
 
 PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(5))
 
@@ -65,13 +65,6 @@ def test_a_run_counts_its_steps_and_their_time(exporter: Exporter) -> None:
     assert 0 < found['dnasa_seconds_per_step{site="all nodes"}'] < 1
 
 
-def test_metrics_are_there_before_the_first_event(exporter: Exporter) -> None:
-    status, text = get(exporter)
-    assert status == 200
-    assert "# TYPE dnasa_step gauge" in text
-    assert values(text) == {}
-
-
 def test_nobody_listens_afterwards_and_nobody_is_asked_for_every_step() -> None:
     with Exporter("0") as exporter:
         port = exporter.server.server_address[1]
@@ -92,8 +85,3 @@ def test_a_port_is_on_loopback_unless_a_host_is_given() -> None:
 def test_bad_addresses_are_refused(address: str) -> None:
     with pytest.raises(InputError, match=r"--metrics-port"):
         Exporter(address)
-
-
-def test_a_port_in_use_is_refused(exporter: Exporter) -> None:
-    with pytest.raises(InputError, match="Address already in use"):
-        Exporter(str(exporter.server.server_address[1]))

@@ -11,10 +11,10 @@ from thread_network import run_threads
 import dnasa
 from dnasa import topology
 from dnasa.core import InputError, Network
+from dnasa.events import KEPT, LOGGER, Events
 from dnasa.networks.processes import Traffic
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.journal import Journal
-from dnasa.sites.events import KEPT, LOGGER, Events, json_lines
 
 PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(5))
 
@@ -62,16 +62,6 @@ def test_the_audit_has_every_byte_once(tmp_path: Path) -> None:
         assert {"mean", "gather", "text"} <= {line["kind"] for line in lines}  # metrics, answers, agreement on settings
 
 
-def test_the_audit_names_the_arrays_that_left(tmp_path: Path) -> None:
-    solved(tmp_path / "plain")
-    solved(tmp_path / "cast", channel=dnasa.channels.cast("float16"))
-    plain, cast = (read(tmp_path / kind / "audit-node-1.jsonl") for kind in ("plain", "cast"))
-    for lines, dtype in ((plain, "float64"), (cast, "int16")):
-        arrays = [array for line in lines if line["kind"] == "exchange" for array in line["arrays"]]
-        assert arrays
-        assert all(array["shape"][-2:] == [1, 5] and array["dtype"] == dtype for array in arrays)
-
-
 def test_a_run_that_fails_before_its_first_evaluation_has_an_audit(tmp_path: Path) -> None:
     def fail(x: Any, node: int, rng: Any) -> Any:
         raise InputError("no gradient")
@@ -87,11 +77,6 @@ def test_a_run_that_fails_before_its_first_evaluation_has_an_audit(tmp_path: Pat
         assert "text" in {line["kind"] for line in lines}
 
 
-def test_a_process_alone_writes_neither(tmp_path: Path) -> None:
-    dnasa.solve(PROBLEM, topology.ring(4), steps=3, folder=tmp_path / "run", progress=False)
-    assert not list((tmp_path / "run").glob("*.jsonl"))
-
-
 def test_events_from_before_the_run_are_in_its_folder_and_later_ones_are_not(tmp_path: Path) -> None:
     before = list(LOGGER.handlers)
     Events("node 1").write("refused", address="192.0.2.1", reason="certificate revoked")
@@ -101,22 +86,6 @@ def test_events_from_before_the_run_are_in_its_folder_and_later_ones_are_not(tmp
     assert [event["address"] for event in events if event["event"] == "refused"] == ["192.0.2.1"]
     assert list(LOGGER.handlers) == before
     KEPT.take("node 1")
-
-
-def test_an_event_in_a_log_is_one_line_of_json(tmp_path: Path) -> None:
-    handler = json_lines(str(tmp_path / "log.jsonl"))
-    LOGGER.addHandler(handler)
-    Events("berlin").write("refused", address="192.0.2.1", reason="two\nlines")
-    LOGGER.removeHandler(handler)
-    handler.close()
-    (event,) = read(tmp_path / "log.jsonl")
-    assert (event["site"], event["event"], event["reason"]) == ("berlin", "refused", "two\nlines")
-    KEPT.take("berlin")
-
-
-def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Cannot write the log"):
-        json_lines(str(tmp_path / "missing" / "log.jsonl"))
 
 
 def test_another_run_in_the_folder_appends_to_the_audit(tmp_path: Path) -> None:

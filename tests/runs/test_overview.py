@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from test_journal import solved
-from test_resume import run
 
 from dnasa import pages
 from dnasa.runs.overview import read_overview
@@ -52,7 +51,6 @@ def test_a_site_waits_until_the_run_begins(tmp_path: Path) -> None:
     write(tmp_path, "berlin", {"event": "connected", "peer": "paris"})
     sites = read_overview(tmp_path).sites
     assert (sites["berlin"].state, sites["paris"].state) == ("waiting", "not seen yet")
-    assert "The last event was at 2026-01-01T00:00:00+00:00." in run("sites", "show", tmp_path).stdout
 
 
 def test_events_of_several_sites_are_read_in_the_order_of_their_times(tmp_path: Path) -> None:
@@ -82,19 +80,9 @@ def test_lines_of_another_form_are_ignored(tmp_path: Path, line: str) -> None:
     assert {"berlin", "paris", "lyon"} <= read_overview(tmp_path).sites.keys()
 
 
-def test_a_page_and_the_command_show_all_sites_of_a_run(tmp_path: Path) -> None:
+def test_a_page_shows_all_sites_of_a_run(tmp_path: Path) -> None:
     sent = solved(tmp_path / "run")
     (folder,) = pages.read(tmp_path / "run")["folders"]
     assert [[name, state, step, size] for name, state, _, step, size in folder["members"]] == [
         [f"node {node}", "done", 6, sent[node]] for node in range(4)
     ]
-    done = run("sites", "show", tmp_path / "run")
-    assert done.returncode == 0, done.stderr
-    assert all(f"node {node}" in done.stdout for node in range(4))
-    assert "The run has ended at node 0 (done), node 1 (done), node 2 (done), node 3 (done)." in done.stdout
-
-
-def test_a_folder_without_events_is_refused(tmp_path: Path) -> None:
-    done = run("sites", "show", tmp_path)
-    assert done.returncode == 2
-    assert "no events of sites" in done.stderr

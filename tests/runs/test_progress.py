@@ -37,19 +37,6 @@ def test_speed_and_remaining_time_count_from_the_first_step_of_this_process(monk
     assert speed.remaining(520) == 48
 
 
-def test_a_duration_is_hours_minutes_and_seconds() -> None:
-    assert progress.duration(3725.4) == "1:02:05 left"
-    assert progress.duration(None) == ""
-
-
-def test_the_bar_shows_samples_per_second_and_the_current_loss(capsys: pytest.CaptureFixture[str]) -> None:
-    dnasa.solve(PROBLEM, dnasa.topology.ring(4), steps=50, progress=True)
-    shown = capsys.readouterr().err
-    assert "samples/s" in shown
-    assert "loss" in shown
-    assert "50/50" in shown
-
-
 def test_json_lines_are_the_rows_of_the_history(tmp_path: Path) -> None:
     rows = lines(run(*TRAIN, "--log-json", cwd=tmp_path))
     history = pd.read_csv(tmp_path / "run" / "history.csv")
@@ -58,14 +45,6 @@ def test_json_lines_are_the_rows_of_the_history(tmp_path: Path) -> None:
     assert all(row["steps"] == 20 for row in rows)
     assert rows[-1]["remaining_seconds"] == 0
     assert rows[-1]["samples_per_second"] > 0
-
-
-def test_a_diverged_run_has_null_in_json_lines(tmp_path: Path) -> None:
-    words = "train --rule dsgd --eta 1e200 --steps 20 --nodes 4 --problem least_squares --log-json".split()
-    done = run(*words, cwd=tmp_path)
-    assert done.returncode == 1
-    assert json.loads(done.stdout.splitlines()[-1])["consensus"] is None
-    assert "diverged" in done.stderr
 
 
 def test_quiet_prints_nothing_and_the_next_command_prints_again(tmp_path: Path) -> None:

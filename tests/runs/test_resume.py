@@ -76,12 +76,6 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
         small(tmp_path / "done", resume=True)
 
 
-def test_other_settings_are_noticed_without_a_checkpoint_too(tmp_path: Path) -> None:
-    fail_at(5, tmp_path / "a")
-    with pytest.raises(InputError, match="seed was"):
-        small(tmp_path / "a", resume=True, seed=4)
-
-
 def test_a_resumed_run_has_the_same_weight_decay(tmp_path: Path) -> None:
     fail_at(45, tmp_path / "a", weight_decay=0.5)
     with pytest.raises(InputError, match=r"weight decay was 0\.5 and is 0\.0 now"):
@@ -152,33 +146,6 @@ def test_a_run_on_an_exact_graph_resumes_in_every_phase_of_its_period(at: int, o
         solve(Stopping(at), graph, folder=tmp_path / "a", record=Record(checkpoint_every=1), **options)
     resumed = solve(LeastSquares(dim=4), graph, folder=tmp_path / "a", resume=True, **options)
     np.testing.assert_array_equal(resumed.x, solve(LeastSquares(dim=4), graph, **options).x)
-
-
-@pytest.mark.long
-def test_a_network_resumes_exactly_too(tmp_path: Path) -> None:
-    """torch arrays, several rules, seeds and stepsizes side by side."""
-    words = "compare --rules dsgt,d2,dnasa --etas 0.1,0.3 --seeds 2 --weights lazy --steps 60 --evaluate 20".split()
-    complete = run(*words, "--out", tmp_path / "uninterrupted")
-    assert complete.returncode == 0, complete.stderr
-    script = (
-        "import os, signal, sys; from dnasa.problems import classification as c; from dnasa import cli\n"
-        "original = c.Classification.gradient\n"
-        "def gradient(self, x, nodes, seeds, t):\n"
-        "    if t == 47: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return original(self, x, nodes, seeds, t)\n"
-        "c.Classification.gradient = gradient; cli.main()"
-    )
-    killed = subprocess.run(
-        [sys.executable, "-c", script, *words, "--out", str(tmp_path / "a"), "--checkpoint-every", "10"],
-        capture_output=True,
-        timeout=PATIENCE,
-    )
-    assert killed.returncode == -signal.SIGKILL
-    done = run("resume", tmp_path / "a")
-    assert done.returncode == 0, done.stderr
-    assert history(tmp_path / "a").equals(history(tmp_path / "uninterrupted"))
-    np.testing.assert_array_equal(Result.load(tmp_path / "a").x, Result.load(tmp_path / "uninterrupted").x)
-    assert "Resumed from the checkpoint of step 40." in (tmp_path / "a" / "log.txt").read_text()
 
 
 def test_ctrl_c_finishes_the_step_and_names_the_command_to_continue(tmp_path: Path) -> None:
@@ -299,44 +266,6 @@ def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path: Path) -> None
     log = (tmp_path / "a" / "log.txt").read_text()
     assert re.findall(r"Resumed from the checkpoint of step (\d+)", log) == ["30", "40", "50"]
     assert json.loads(config.read_text()) == before
-
-
-@pytest.mark.long
-@needs_mpi
-@pytest.mark.xdist_group("processes")
-def test_the_other_processes_continue_when_some_are_killed(tmp_path: Path) -> None:
-    words = "train --problem least_squares --nodes 8 --steps 1500 --evaluate 100 --survive --out".split()
-    command = [*MPIRUN, "--with-ft", "ulfm", "-n", "4", sys.executable, "-m", "dnasa", *words, str(tmp_path / "a")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    file = tmp_path / "a" / "history.csv"
-    for written, victim in ((4, 0), (9, 2)):  # the first to die is the writer
-        wait_until(partial(has_lines, file, written), process)
-        os.kill(worker(process.pid, victim), signal.SIGKILL)
-    out, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, errors[-2000:]
-    result = Result.load(tmp_path / "a")
-    assert [loss["nodes"] for loss in result.settings["lost"]] == [[0, 1], [4, 5]]
-    assert result.history.step.tolist() == list(range(0, 1501, 100))
-    assert result.history.nodes.iloc[[0, -1]].tolist() == [8, 4]
-    assert result.history.test_loss.iloc[-1] < 0.1 * result.history.test_loss.iloc[0]
-    assert "Lost at step" in out
-    assert "Lost nodes 0, 1 and their data" in (tmp_path / "a" / "log.txt").read_text()
-
-
-def worker(parent: int, rank: int) -> int:
-    """The process id of that rank under this mpirun."""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            environment = open(f"/proc/{pid}/environ", "rb").read().split(b"\0")  # noqa: SIM115
-            words = open(f"/proc/{pid}/cmdline", "rb").read()  # noqa: SIM115
-        except OSError:
-            continue
-        if (
-            f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment
-            and str(parent).encode() in b" ".join(environment) + words
-        ):
-            return int(pid)
-    raise AssertionError("no such process")
 
 
 @pytest.mark.long

@@ -21,7 +21,6 @@ MISTAKES = {
     "paris.csv has no column 'z'": "--shard-dir data --target z",
     "Unknown model 'mpl:3'": "--shard-dir data --target y --model mpl:3",
     "There is no file .*mine.py": "--shard-dir data --target y --model mine.py:make",
-    "The loss scale must be": "--shard-dir data --target y --loss-scale x",
     "Rule 'kgt' needs nodes that wait": "--shard-dir data --target y --rule kgt --eta 0.1 --late 2",
     "Rule 'kgt' needs nodes that": "--problem least_squares --rule kgt --eta 0.1 --late 2",
     "Checkpoints need a folder": "--problem least_squares --checkpoint-every 5",

@@ -7,27 +7,12 @@ from typing import Annotated, Any
 import typer
 
 import dnasa
-from dnasa.cli import configs, inputs, options, pictures, plugins, trained
+from dnasa.cli import configs, inputs, pictures, plugins, rendering, trained
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
 from dnasa.cli.keys import keys
-from dnasa.cli.options import GRAPHS, OF_COMPARE, OF_TRAIN, Command, Options, takes
-from dnasa.cli.rendering import (
-    console,
-    divergence,
-    frame_table,
-    graph_rows,
-    graph_title,
-    history_table,
-    print_dry_run,
-    print_kept,
-    print_line,
-    print_lost_nodes,
-    print_sent,
-    print_wide,
-    settings_table,
-    timing_line,
-)
+from dnasa.cli.options import GRAPHS, OF_COMPARE, OF_TRAIN, Options, split, takes
+from dnasa.cli.rendering import console, frame_table, print_line, print_wide
 from dnasa.cli.sites import sites
 from dnasa.cli.study import study
 from dnasa.core import InputError
@@ -59,64 +44,58 @@ def begin(
     console.quiet = False  # several commands may run in one process
 
 
-@app.command(cls=Command)
+@app.command()
 @takes(every_but=OF_COMPARE)
-def train(context: typer.Context, given: Options) -> None:
+def train(context: typer.Context, options: Options) -> None:
     """Train one model on many nodes."""
-    from dnasa import logging
     from dnasa.comparing.run_table import experiment
     from dnasa.engine.loop import check, solve
 
-    inputs.set_output(given)
-    if given.config is not None:
-        return configs.repeat(context, given.config)
-    if given.dry_run:
-        given = inputs.of_dry_run(given)
-    inputs.start_logs(given)
-    out, callback = given.out, None
-    if given.tensorboard:
-        if out is None:
-            raise InputError("--tensorboard writes into the folder of the run: give --out.")
-        callback = logging.tensorboard(out / "tensorboard", OwnFiles(out))
-    own: Any = {"rule": inputs.rule_with_schedule(given), "eta": given.eta}
-    watched: Any = {"callback": callback}
-    begun = inputs.begin(context, given, [given.rule])
-    given, graph = begun.given, begun.graph
-    source, shared = inputs.prepare(begun, watched, check=partial(check, **own))
-    problem: Any = source.problem
-    result = trained.saved(shared) or solve(problem, **own, **shared)
-    if given.dry_run:
-        trained.save(None, source, result, shared["network"])
-        inputs.set_output(given, writes=True)
-        return print_dry_run(shared["network"], given.steps)
-    inputs.set_output(given, result.writes)
-    names = shared["network"].processes.names or source.sites
-    print_lost_nodes(result.settings, names)
-    title = (
-        f"{find(given.rule).title} on {experiment(vars(given), graph_title(graph), shared['network'].settings.rounds)}"
-    )
-    title += f", mean of {given.seeds} seeds" if given.seeds > 1 else ""
-    console.print(history_table(result.history, title))
-    print_kept(result)
-    if given.compress or given.message_dtype or given.every > 1:
-        print_sent(result.history)
-    print_line(timing_line(result))
-    if out is not None:
+    inputs.set_output(options)
+    if options.config is not None:
+        return configs.repeat(context, options.config)
+    if options.dry_run:
+        options = inputs.of_dry_run(options)
+    if options.metrics_port is not None:
+        from dnasa.runs.exporter import Exporter
+
+        Exporter(options.metrics_port)
+    method: Any = {"rule": inputs.rule_with_schedule(options), "eta": options.eta}
+    begun = inputs.begin(context, options, [options.rule])
+    options, graph, _, folder = begun
+    source, shared = inputs.prepare(begun, check=partial(check, **method))
+    network = shared["network"]
+    result = trained.saved(shared) or solve(source.problem, **method, **shared)
+    if options.dry_run:
+        trained.save(None, source, result, network)
+        inputs.set_output(options, writes=True)
+        return rendering.print_dry_run(network, options.steps)
+    inputs.set_output(options, result.writes)
+    names = network.processes.names or source.sites
+    rendering.print_lost_nodes(result.settings, names)
+    title = f"{find(options.rule).title} on {experiment(vars(options), rendering.graph_title(graph), network.settings.rounds)}"
+    title += f", mean of {options.seeds} seeds" if options.seeds > 1 else ""
+    console.print(rendering.history_table(result.history, title))
+    rendering.print_kept(result)
+    if options.compress or options.every > 1:
+        rendering.print_sent(result.history)
+    print_line(rendering.timing_line(result))
+    if folder is not None:
         if result.writes:
-            pictures.save_history(out, result)
-        trained.save(out, source, result, shared["network"])
-        if shared["folder"].journal is not None:
-            shared["folder"].journal.write(int(result.history.step.max()))  # also what the tests of the model sent
+            pictures.save_history(folder.path, result)
+        trained.save(folder.path, source, result, network)
+        if folder.journal is not None:
+            folder.journal.write(int(result.history.step.max()))  # also what the tests of the model sent
     lost = result.runs[result.runs.diverged.notna()]
     if len(lost):
         smaller = f"try a smaller --eta, or --rule {DEFAULT_RULE}, which needs none"
-        remedy = smaller if find(given.rule).needs_eta else "check the data for values that are not finite"
-        fail(1, divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy, names))
+        remedy = smaller if find(options.rule).needs_eta else "check the data for values that are not finite"
+        fail(1, rendering.divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy, names))
 
 
-@app.command(cls=Command)
+@app.command()
 @takes(every_but=OF_TRAIN)
-def compare(context: typer.Context, given: Options) -> None:
+def compare(context: typer.Context, options: Options) -> None:
     """Compare rules over a grid of stepsizes and seeds, all side by side, with D-NASA and AdaNASA next to the best of each.
 
     Stepsizes are chosen on validation rows, a tenth of the training rows that is held out, or, for streaming problems,
@@ -125,35 +104,30 @@ def compare(context: typer.Context, given: Options) -> None:
     from dnasa.comparing.grid import compare as run_comparison
     from dnasa.comparing.run_table import experiment
 
-    inputs.set_output(given)
-    if given.config is not None:
-        return configs.repeat(context, given.config)
-    names, grid = options.split(given.rules), inputs.numbers(given.etas)
-    kinds = inputs.check_comparison(given)
-    begun = inputs.begin(context, given, names)
-    given, graph = begun.given, begun.graph
-    source, shared = inputs.prepare(begun, {}, validate=True)
-    drawn: Any = {
-        "metric": given.metric,
-        "extend": given.extend,
-        "x": options.split(given.x),
-        "schedule": given.schedule,
-    }
-    comparison = run_comparison(source.problem, rules=names, etas=grid, **drawn, **shared)
-    inputs.set_output(given, comparison.rank == 0)
-    print_lost_nodes(comparison.settings, list(shared["network"].processes.names) or source.sites)
-    title = partial(experiment, vars(given), rounds=shared["network"].settings.rounds)
-    print_wide(frame_table(comparison.table(), title(graph=graph_title(graph))))
+    inputs.set_output(options)
+    if options.config is not None:
+        return configs.repeat(context, options.config)
+    names, grid = split(options.rules), inputs.numbers(options.etas)
+    kinds = inputs.check_comparison(options)
+    begun = inputs.begin(context, options, names)
+    options, graph, _, folder = begun
+    source, shared = inputs.prepare(begun, validate=True)
+    chosen: Any = {name: getattr(options, name) for name in ("metric", "extend", "schedule")}
+    comparison = run_comparison(source.problem, rules=names, etas=grid, x=split(options.x), **chosen, **shared)
+    inputs.set_output(options, comparison.rank == 0)
+    rendering.print_lost_nodes(comparison.settings, list(shared["network"].processes.names) or source.sites)
+    title = partial(experiment, vars(options), rounds=shared["network"].settings.rounds)
+    print_wide(frame_table(comparison.table(), title(graph=rendering.graph_title(graph))))
     for line in comparison.notes():
         print_line(line)
-    if given.out is not None and comparison.rank == 0:
+    if options.out is not None and comparison.rank == 0:
         figures: Any = {
             "curves": (comparison.draw_curves, comparison.curves()),
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
-        words = title(graph=graph.name), given.out.resolve().name
-        latex = {"table.tex": partial(comparison.latex, *words)} if given.latex else {}
-        pictures.save_results(given.out, figures, comparison.summary(), latex, kinds, given.style)
+        words = title(graph=graph.name), options.out.resolve().name
+        latex = {"table.tex": partial(comparison.latex, *words)} if options.latex else {}
+        pictures.save_results(options.out, figures, comparison.summary(), latex, kinds, options.style)
     if comparison.all_diverged:
         fail(1, f"Every run diverged: try smaller --etas, or add {DEFAULT_RULE}, which needs none.")
 
@@ -174,7 +148,7 @@ def reproduce(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),
     *,
-    given: Options,
+    options: Options,
 ) -> None:
     """Reproduce a figure of the paper: picture, numbers, and findings."""
     from dnasa import reproduce as figures
@@ -183,16 +157,16 @@ def reproduce(
         return check_claims()
     if check or figure is None:
         raise InputError("Give the name of a figure, or --check for published numbers of several.")
-    make, kinds = figures.figure(figure), pictures.formats(given.format, given.style)
+    make, kinds = figures.figure(figure), pictures.formats(options.format, options.style)
     own = OwnFiles(make_folder(out))
     own.check_free(path.name for path in out.glob(f"{figure}[.-]*") if not path.is_dir())
     if device is not None and figure in figures.ON_CPU:
         raise InputError(f"{figure} runs on the CPU: leave --device out.")
-    options = {} if figure in figures.ON_CPU else {"device": device or inputs.best_device()}
+    on_device = {} if figure in figures.ON_CPU else {"device": device or inputs.best_device()}
     from dnasa.comparing.style import context as drawn_in
 
-    with drawn_in(given.style):
-        report = make(quick, **options)
+    with drawn_in(options.style):
+        report = make(quick, **on_device)
         saved = report.save(out, kinds)
     for name, table in report.tables.items():
         console.print(frame_table(table, report.title if len(report.tables) == 1 else f"{name}: {report.title}"))
@@ -209,31 +183,25 @@ def check_claims() -> None:
     from dnasa.reproduce.check import check, claims
 
     every, rows = claims(), []
-    for number, checked in enumerate(check(every), start=1):
-        claim, found, result = checked
+    for number, (claim, found, result) in enumerate(check(every), start=1):
         print_line(f"[{number}/{len(every)}] {claim.text}: {result}")
-        cells = {
-            "claim": f"{claim.text} ({claim.page})",
-            "published": f"{claim.published:g}",
-            "short version": "" if claim.short is None else f"{claim.short:g}",
-            "found": "-" if found is None else f"{found:.5g}",
-            "tolerance": f"{claim.tolerance:g}: {claim.reason}",
-            "result": result.partition(":")[0],
-        }
-        rows.append(cells)
-    results = [row["result"] for row in rows]
-    print_wide(frame_table(pd.DataFrame(rows), "Published numbers, measured again"))
+        short, measured = "" if claim.short is None else f"{claim.short:g}", "-" if found is None else f"{found:.5g}"
+        tolerance, outcome = f"{claim.tolerance:g}: {claim.reason}", result.partition(":")[0]
+        rows.append((f"{claim.text} ({claim.page})", f"{claim.published:g}", short, measured, tolerance, outcome))
+    columns = ["claim", "published", "short version", "found", "tolerance", "result"]
+    results = [row[-1] for row in rows]
+    print_wide(frame_table(pd.DataFrame(rows, columns=columns), "Published numbers, measured again"))
     counts = ", ".join(f"{results.count(name)} {name}" for name in ("ok", "differs", "skipped") if name in results)
     print_line(f"{len(rows)} numbers: {counts}.")
     if "differs" in results:
         fail(1, f"{results.count('differs')} of {len(rows)} published numbers differ from those found.")
 
 
-@app.command("topology", cls=Command)
+@app.command("topology")
 @takes("nodes", "weights", "plugin")
 def show_topology(
-    name: Annotated[str, typer.Argument(help=f"The graph: {GRAPHS}, or one of a plugin.")],
-    given: Options,
+    name: Annotated[str, typer.Argument(help=f"The graph: {GRAPHS}.")],
+    options: Options,
     plot: Annotated[Path | None, typer.Option(help="Draw the graph to this file (.png, .svg, .pdf).")] = None,
 ) -> None:
     """Show a graph: nodes, edges, degrees, rho, its weights when small, and a drawing."""
@@ -241,9 +209,9 @@ def show_topology(
 
     from dnasa.topology import make
 
-    plugins.load(given.plugin or ())
-    graph = make(name, given.nodes, given.weights)
-    console.print(settings_table(graph_rows(graph), name))
+    plugins.load(options.plugin or ())
+    graph = make(name, options.nodes, options.weights)
+    console.print(rendering.settings_table(rendering.graph_rows(graph), name))
     for t, each in enumerate(graph.each if graph.nodes <= 16 else ()):
         if each is not graph:
             print_line(f"W of step {t}:")
@@ -263,7 +231,7 @@ app.command("data")(show_data)
 
 
 @app.command()
-@takes("plugin", "trust", "log", "metrics_port", "quiet", "log_json")
+@takes("plugin", "trust", "metrics_port", "quiet", "log_json")
 def resume(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder of a run begun with --out.")],
@@ -271,12 +239,12 @@ def resume(
         str | None, typer.Option(help="The run's own model, where its file is now: my_file.py:make.")
     ] = None,
     *,
-    given: Options,
+    options: Options,
 ) -> None:
     """Continue a run from its newest checkpoint, on whatever processes this command is started with."""
     from dnasa.runs.folder import RunFolder
 
-    inputs.set_output(given)
+    inputs.set_output(options)
     run = RunFolder(folder, resume=True)
     command, stored = configs.read_options(context, run.config, folder / "config.json")
     missing = [name for name in pictures.names(command, stored) if not (folder / name).exists()]

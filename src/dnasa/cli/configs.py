@@ -4,113 +4,82 @@ Anybody may have written the file. So only options of the command that a run sto
 none of them names a file to write.
 """
 
+import json
 import os
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dnasa import networks
 from dnasa.cli import pictures, plugins
 from dnasa.cli.options import FIELDS, Options, flag, negative
-from dnasa.cli.rendering import print_error, print_line
+from dnasa.cli.rendering import print_line
 from dnasa.core import InputError
-from dnasa.files import read_bytes, read_json
+from dnasa.files import read_json
 from dnasa.rules.registry import find
 
 if TYPE_CHECKING:
     from dnasa.runs.folder import RunFolder
 
 RESUMED = "dnasa.resumed"
-PLUGINS = "plugins"  # in a config: the checksum of each
 DRAWING = ("format", "style", "latex", "x")  # options of what is made of a finished run
 CONTINUED = ("extend",)  # options by which a finished comparison is continued
-NOT_STORED = ("out", "force", "config", "trace", "trust", "quiet", "log_json", "dry_run", "log", "metrics_port")
+NOT_STORED = ("out", "force", "config", "trust", "quiet", "log_json", "dry_run", "metrics_port")
 SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")
-TYPES: dict[Any, tuple[str, tuple[type, ...]]] = {
-    bool: ("true or false", (bool,)),
-    int: ("a whole number", (int,)),
-    float: ("a number", (int, float)),
-}
 
 
 # ---------------------------------------------------------------- write
 
 
-def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None":
+def make_run_folder(context: typer.Context, options: Options) -> "RunFolder | None":
     """The run's folder with all options in its config; checked before the work begins."""
     from dnasa.runs.folder import RunFolder
 
-    out, first = given.out, networks.launched_rank() == 0
+    out, first = options.out, networks.launched_rank() == 0
     if out is None:
         return None
     begun = (out / "config.json").exists()
     if (begun and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0") or (context.obj or {}).get(RESUMED):
         return RunFolder(out, resume=True)
-    options = {name: stored(name, value) for name, value in context.params.items() if name not in NOT_STORED}
-    config = {"command": context.info_name, "options": without_unused(options)}
-    config |= {PLUGINS: _checksums(given.plugin)} if given.plugin else {}
-    if begun and context.info_name == "compare" and not given.force:
+    to_store = {name: stored(name, value) for name, value in context.params.items() if name not in NOT_STORED}
+    config = {"command": context.info_name, "options": without_unused(to_store)}
+    if begun and context.info_name == "compare" and not options.force:
         folder = RunFolder(out, resume=True)
         if folder.state in ("done", "diverged") and folder.config.get("command") == "compare":
-            _check_continued(folder, given, config, first)
+            _check_continued(folder, options, config, first)
             return folder
-    folder = RunFolder(out, config, force=given.force)
+    folder = RunFolder(out, config, force=options.force)
     if first:
         folder.check()
     return folder
 
 
-def _check_continued(folder: "RunFolder", given: Options, config: dict[str, Any], first: bool) -> None:
+def _check_continued(folder: "RunFolder", options: Options, config: dict[str, Any], first: bool) -> None:
     """Check that a finished comparison can be drawn again or extended, and say so."""
+    from dnasa.comparing.grid import metric_in
     from dnasa.runs.result import Result
 
     row = Result.load(folder.path).history.iloc[0].to_dict()
-    check_same_options(folder.path, with_metric(row, folder.config), with_metric(row, config))
-    folder.own.check_free(pictures.names("compare", vars(given)))
-    before = folder.config.get(PLUGINS)
-    if not first:
-        return
-    print_line(f"The runs are read from {folder.path}.")
-    for path, checksum in config.get(PLUGINS, {}).items():
-        if isinstance(before, dict) and before.get(path, checksum) != checksum:
-            print_error(f"Warning: {path} has changed since these runs. They are not repeated: --force repeats all.")
-
-
-def _checksums(files: Sequence[Path]) -> dict[str, str]:
-    return {str(file.resolve()): f"{zlib.crc32(read_bytes(file)):08x}" for file in files}
-
-
-def with_metric(row: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config with the metric that it compares in runs whose histories have such rows."""
-    from dnasa.comparing.grid import metric_in
-
-    options = config.get("options")
-    if not isinstance(options, dict):
-        return dict(config)
-    return {**config, "options": options | {"metric": metric_in(row, options.get("metric"))}}
-
-
-def check_same_options(folder: Path, stored: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Refuse to redraw or continue a finished run with options other than its own."""
-    before, now = _fixed(stored), _fixed(config)
+    before, now = ({**_options(each)} for each in (folder.config, config))
+    for each in (before, now):
+        each["metric"] = metric_in(row, each.get("metric"))
     for name in now | before:
-        if before.get(name) != now.get(name):
+        if name not in (*DRAWING, *CONTINUED) and before.get(name) != now.get(name):
             raise InputError(
-                f"{folder} holds a run already, with {flag(name)} {before.get(name)!s:.100} instead of "
+                f"{folder.path} holds a run already, with {flag(name)} {before.get(name)!s:.100} instead of "
                 f"{now.get(name)!s:.100}: choose another --out, or replace it with --force."
             )
+    folder.own.check_free(pictures.names("compare", vars(options)))
+    if first:
+        print_line(f"The runs are read from {folder.path}.")
 
 
-def _fixed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a finished run keeps."""
+def _options(config: Mapping[str, Any]) -> dict[str, Any]:
     options = config.get("options")
-    known = options if isinstance(options, dict) else {}
-    return {name: value for name, value in known.items() if name not in (*DRAWING, *CONTINUED)}
+    return options if isinstance(options, dict) else {}
 
 
 def stored(name: str, value: Any) -> Any:
@@ -156,15 +125,18 @@ def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) 
 
 
 def _check_type(name: str, value: Any, path: Path) -> None:
-    """Refuse what is not of the option's type: one type, a list of texts or paths, or either of them or None."""
+    from pydantic import TypeAdapter, ValidationError
+
     hint: Any = FIELDS[name].type
-    kind = get_args(hint)[0] if get_origin(hint) is UnionType else hint
-    several = get_origin(kind) is list
-    wanted, types = ("a list of texts", (list,)) if several else TYPES.get(kind, ("a text", (str,)))
-    parts = value if several and isinstance(value, list) else [value]
-    fits = type(value) in types and (not several or all(isinstance(part, str) for part in parts))
-    if not fits or "\0" in "".join(map(str, parts)):
-        raise InputError(f"{path}: {name} must be {wanted}, not {value!r:.40}.")
+    adapter: TypeAdapter[Any] = TypeAdapter(hint)
+    try:
+        adapter.validate_json(json.dumps(value), strict=True)
+        if "\\u0000" not in json.dumps(value):
+            return
+        reason = "It has a null character"
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+    raise InputError(f"{path}: {name} cannot be {value!r:.40}: {reason}.")
 
 
 def resume(context: typer.Context, folder: Path, command: str, options: dict[str, Any]) -> None:
@@ -175,9 +147,8 @@ def resume(context: typer.Context, folder: Path, command: str, options: dict[str
     options |= named
     foreign = code_files(options) - code_files(named)
     plugins.check_trusted(foreign, folder / "config.json", context.params["trust"])
-    survive = options.get("survive") and networks.can_survive()
-    options |= {"out": str(folder), "engine": None, "survive": survive}
-    options |= {name: context.params[name] for name in ("quiet", "log_json", "log", "metrics_port")}
+    options |= {"out": str(folder), "engine": None}
+    options |= {name: context.params[name] for name in ("quiet", "log_json", "metrics_port")}
     invoke(context, command, options, {RESUMED: True})
 
 
@@ -186,16 +157,16 @@ def repeat(context: typer.Context, path: Path) -> None:
     command, options = read_options(context, read_json(path, "There is no such config", follow=True), path)
     if command != context.info_name:
         raise InputError(f"{path} is of `dnasa {command}`, not of `dnasa {context.info_name}`.")
-    given = {name: stored(name, value) for name, value in explicit(context).items() if name not in ("config", "trust")}
-    if given.keys() & set(SOURCES):
+    named = {name: stored(name, value) for name, value in explicit(context).items() if name not in ("config", "trust")}
+    if named.keys() & set(SOURCES):
         options = {name: value for name, value in options.items() if name not in SOURCES}
-    plugins.check_trusted(code_files(options | given) - code_files(given), path, context.params["trust"])
-    plugins.load([Path(file) for file in (options | given).get("plugin", ())])
-    if "rule" in given and not find(given["rule"]).needs_eta:
+    plugins.check_trusted(code_files(options | named) - code_files(named), path, context.params["trust"])
+    plugins.load([Path(file) for file in (options | named).get("plugin", ())])
+    if "rule" in named and not find(named["rule"]).needs_eta:
         options.pop("eta", None)
-    if "out" not in given:
+    if "out" not in named:
         options.pop("checkpoint_every", None)
-    invoke(context, command, options | given, None)
+    invoke(context, command, options | named, None)
 
 
 def explicit(context: typer.Context) -> dict[str, Any]:
@@ -210,20 +181,12 @@ def explicit(context: typer.Context) -> dict[str, Any]:
 def code_files(options: Mapping[str, Any]) -> set[Path]:
     """The Python files that these options name: plugins, and that of a model."""
     model, colon, _ = (options.get("model") or "").rpartition(".py:")
-    files = [*options.get("plugin", ())]
-    if colon:
-        files.append(f"{model}.py")
+    files = [*options.get("plugin", ()), *([f"{model}.py"] if colon else [])]
     return {Path(file).resolve() for file in files}
 
 
 def invoke(context: typer.Context, command: str, options: Mapping[str, Any], obj: dict[str, Any] | None) -> None:
     """Run a command through the command line's own checks."""
-    root = context.find_root()
-    root.command.main(as_words(command, options), prog_name=root.info_name, standalone_mode=False, obj=obj)
-
-
-def as_words(command: str, options: Mapping[str, Any]) -> list[str]:
-    """The words of the command line that have these options."""
     words = [command]
     for name, value in options.items():
         if value is True:
@@ -232,4 +195,5 @@ def as_words(command: str, options: Mapping[str, Any]) -> list[str]:
             words.append(negative(name))
         elif value is not None and value is not False:
             words += [f"{flag(name)}={part}" for part in (value if isinstance(value, list) else [value])]
-    return words
+    root = context.find_root()
+    root.command.main(words, prog_name=root.info_name, standalone_mode=False, obj=obj)

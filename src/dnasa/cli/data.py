@@ -14,28 +14,34 @@ if TYPE_CHECKING:
     from dnasa.data import Dataset
     from dnasa.tasks.sources import SourceOptions
 
-READING = ("target", "columns", "drop_columns", "id_column", "task")
 
-
-@takes(*READING, "partition", "nodes", "shard_dir")
+@takes("target", "drop_columns", "id_column", "task", "partition", "nodes", "shard_dir")
 def show_data(
     context: typer.Context,
     name: Annotated[
         str | None, typer.Argument(help="A dataset, or a file or folder of your own; without one, list all datasets.")
     ] = None,
     *,
-    given: Options,
+    options: Options,
+    plot: Annotated[Path | None, typer.Option(help="Draw the class table of the nodes to this file.")] = None,
 ) -> None:
     """List the datasets, or show how one of them or your own file is read and divided among nodes."""
     from dnasa.tasks import datasets
     from dnasa.tasks.sources import SourceOptions
 
-    if name is None and given.shard_dir is None:
+    if name is None and options.shard_dir is None:
         return print_fitting(datasets.datasets(), "Datasets")
-    if name is not None and given.shard_dir is not None:
+    if name is not None and options.shard_dir is not None:
         raise InputError("A dataset and --shard-dir cannot be combined: leave one of them out.")
-    nodes = inputs.count_nodes(context, given)
-    print_data(SourceOptions.of(vars(given) | {"data": name, "nodes": nodes}))
+    nodes = inputs.count_nodes(context, options)
+    rows, table = print_data(SourceOptions.of(vars(options) | {"data": name, "nodes": nodes}))
+    if plot:
+        if rows.vocabulary or rows.task != "classification":
+            raise InputError("These rows have no classes to draw: leave --plot out.")
+        from dnasa.comparing.plots import save_figure
+
+        how = "as its files are" if options.shard_dir else options.partition
+        print_line(f"Saved {save_figure(datasets.draw(table, rows.name, how), plot)}.")
 
 
 def print_data(options: "SourceOptions") -> None:

@@ -1,12 +1,9 @@
 """How the program ends: exit codes, and one line that says why."""
 
 import os
-import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, NoReturn
 
 import typer
@@ -14,7 +11,6 @@ import typer
 from dnasa import networks
 from dnasa.core import InputError, Interrupted, RunError
 
-WANTED = {"integer": "one whole number", "number": "one number", "float": "one number"}
 UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 
 
@@ -43,51 +39,6 @@ def _one_line(message: str) -> str:
     return " ".join(message.split()).encode(errors="replace").decode()
 
 
-class Output:
-    """A standard stream that may fail, as in `dnasa train | head -3`: the rest is dropped, and the run goes on."""
-
-    def __init__(self, stream: Any):
-        self.stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-    def write(self, text: str) -> int:
-        return self._attempt(self.stream.write, text) or len(text)
-
-    def flush(self) -> None:
-        self._attempt(self.stream.flush)
-
-    def _attempt(self, call: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return call(*args)
-        except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.stream.fileno())
-            os.close(nowhere)
-
-
-@contextmanager
-def tolerant_output() -> Iterator[None]:
-    streams = [Output(stream or open(os.devnull, "w")) for stream in (sys.stdout, sys.stderr)]  # noqa: SIM115 (closed at exit)
-    with redirect_stdout(streams[0]) as out, redirect_stderr(streams[1]) as errors:
-        try:
-            yield
-        finally:
-            out.flush()
-            errors.flush()
-
-
-def _usage(error: Any) -> str:
-    """What is wrong with the words of the command line; where a number is wanted, with the first sentence of its help."""
-    message, option = error.format_message(), getattr(error, "param", None)
-    found = re.search(r"valid (integer|number|float)\b", message)
-    if found is None or option is None or not getattr(option, "help", None):
-        return message
-    about = re.split(r";|(?<!\.)\.(?: |$)", option.help)[0]
-    return f"{option.opts[0]} takes {WANTED[found[1]]} ({about[:1].lower()}{about[1:]})."
-
-
 def run_app(app: typer.Typer) -> None:
     try:
         sys.exit(app(standalone_mode=False))
@@ -102,11 +53,14 @@ def run_app(app: typer.Typer) -> None:
     except (KeyboardInterrupt, typer.Abort):
         fail(130, "Interrupted.")
     except UsageError as error:
-        message = _usage(error)
+        message = error.format_message()
         if not message:  # the help was printed instead
             sys.exit(2)
         where = error.ctx.command_path if error.ctx else "dnasa"
         fail(2, f"{message}{'' if message.endswith(('.', '?')) else '.'} Try '{where} --help'.")
+    except BrokenPipeError:  # as in `dnasa runs | head -3`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except Exception:
         if running.engine == "simulated":
             raise

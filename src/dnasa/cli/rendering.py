@@ -124,8 +124,6 @@ def graph_title(graph: "Topology") -> str:
 
 def graph_rows(graph: "Topology") -> dict[str, str]:
     """What `dnasa topology` prints. The eigenvalues of a directed graph are complex numbers; rho is a modulus."""
-    import numpy as np
-
     from dnasa.topology.types import count, extent
 
     rows = {"nodes": f"{graph.nodes:,}"}
@@ -134,21 +132,12 @@ def graph_rows(graph: "Topology") -> dict[str, str]:
     if graph.period > 1:
         rows["graphs in turn"] = f"{graph.period}; edges and degrees are averages, rho is per step"
     if graph.directed:
-        rows |= {
-            "directed edges": f"{graph.messages:,}",
-            "nodes received from": extent(graph.degrees),
-            "nodes sent to": extent(np.array([degree for _, degree in graph.graph.out_degree])),
-            "rho": f"{graph.rho:.6g}",
-            "weights": "columns sum to 1: for rules for directed graphs, such as sgp and push_dsgt",
-        }
+        rows |= {"directed edges": f"{graph.messages:,}", "nodes received from": extent(graph.degrees)}
+        rows |= {"weights": "columns sum to 1: for rules for directed graphs, such as sgp and push_dsgt"}
     else:
-        rows |= {
-            "edges": count(graph.degrees.sum() / 2),
-            "degrees": extent(graph.degrees),
-            "rho": f"{graph.rho:.6g}",
-            "smallest eigenvalue": f"{round(graph.smallest_eigenvalue, 9) + 0:.6g}",
-        }
-    return rows | {"stored as": "dense matrix" if isinstance(graph.weights, np.ndarray) else "sparse matrix"}
+        rows |= {"edges": count(graph.degrees.sum() / 2), "degrees": extent(graph.degrees)}
+        rows |= {"smallest eigenvalue": f"{round(graph.smallest_eigenvalue, 9) + 0:.6g}"}
+    return rows | {"rho": f"{graph.rho:.6g}"}
 
 
 def print_lost_nodes(settings: Mapping[str, Any], sites: Sequence[str] = ()) -> None:
@@ -163,7 +152,7 @@ def print_dry_run(network: "Network", steps: int) -> None:
     """What this process would have sent, by kind and receiver."""
     import pandas as pd
 
-    from dnasa.runs.audit import Audit
+    from dnasa.runs.journal import Audit
 
     rows = [
         {
@@ -208,14 +197,12 @@ def timing_line(result: "Result") -> str:
     timing = result.settings["timing"]
     seconds = {name.removesuffix("_seconds"): value for name, value in timing.items() if name.endswith("_seconds")}
     if not seconds.get("exchange"):  # a fast path does both at once
-        seconds = {
-            {"rule": "rule and exchange"}.get(kind, kind): s for kind, s in seconds.items() if kind != "exchange"
-        }
+        seconds.pop("exchange", None)
+        seconds = {"rule and exchange" if kind == "rule" else kind: value for kind, value in seconds.items()}
     parts = ", ".join(f"{kind} {value:.2f} s" for kind, value in seconds.items())
     if not {"messages_per_step", "bytes_per_step"} <= timing.keys():
         return f"Time: {parts}."
-    count = f"{timing['messages_per_step']:.3g}"
-    sent = f"{count} message{'' if count == '1' else 's'} and {timing['bytes_per_step']:,.0f} bytes sent per step"
+    sent = f"{timing['messages_per_step']:.3g} messages and {timing['bytes_per_step']:,.0f} bytes sent per step"
     return f"Time of {result.settings.get('site', 'rank 0')}: {parts}; {sent}."
 
 

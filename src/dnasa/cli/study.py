@@ -30,7 +30,7 @@ def study(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Folder of the study. Default: studies/NAME.")] = None,
     *,
-    given: Options,
+    options: Options,
 ) -> None:
     """Run a study: several problems, graphs and partitions, in each of which rules are compared as `dnasa compare` does.
 
@@ -42,12 +42,12 @@ def study(
 
     if networks.detect() != "simulated":
         raise InputError("A study runs in one process: start it without mpirun or torchrun.")
-    progress = inputs.set_output(given)
-    kinds = formats(given.format, given.style)
-    plugins.load(given.plugin or ())
+    progress = inputs.set_output(options)
+    kinds = formats(options.format, options.style)
+    plugins.load(options.plugin or ())
     chosen, text = study_file.read(file, split(only or ""), quick, device), read_bytes(file, follow=True)
     plugins.check_trusted(
-        {code for cell in chosen.cells for code in configs.code_files(cell.settings)}, file, given.trust
+        {code for cell in chosen.cells for code in configs.code_files(cell.settings)}, file, options.trust
     )
     folder = out or Path("studies") / chosen.name
     runner.check(chosen, folder)
@@ -62,9 +62,8 @@ def study(
     own.save({study_file.COPY: text})
     print_report(report)
     figures = {chosen.figure: (report.draw, report.drawn())}
-    save_results(
-        folder, figures, report.numbers(), {"table.tex": report.latex} if given.latex else {}, kinds, given.style
-    )
+    latex = {"table.tex": report.latex} if options.latex else {}
+    save_results(folder, figures, report.numbers(), latex, kinds, options.style)
     if report.numbers()["mean"].isna().all():
         fail(1, f"Every run diverged: try smaller etas, or add {DEFAULT_RULE}, which needs none.")
 

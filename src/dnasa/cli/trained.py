@@ -8,19 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from dnasa.cli import configs
+from dnasa.cli import configs, rendering
 from dnasa.cli.options import Options, takes
-from dnasa.cli.rendering import (
-    console,
-    frame_table,
-    history_table,
-    print_kept,
-    print_line,
-    print_lost_nodes,
-    print_wide,
-    settings_table,
-    timing_line,
-)
+from dnasa.cli.rendering import console, frame_table, print_line, print_wide
 from dnasa.core import InputError, RunError
 from dnasa.files import write_output
 from dnasa.runs.own_files import OwnFiles
@@ -96,16 +86,18 @@ def report(
     measured = evaluation.read(folder)
     options = _options(run)
     console.print(
-        settings_table(settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}")
+        rendering.settings_table(
+            settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}"
+        )
     )
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
-        console.print(history_table(some, _variant(dict(zip(keys, values, strict=True)), run.looks)))
-    print_kept(result)
-    print_lost_nodes(result.settings, run.sites)
+        console.print(rendering.history_table(some, _variant(dict(zip(keys, values, strict=True)), run.looks)))
+    rendering.print_kept(result)
+    rendering.print_lost_nodes(result.settings, run.sites)
     for line in warnings(folder):
         print_line(f"Warning: {line}")
-    print_line(timing_line(result))
+    print_line(rendering.timing_line(result))
     for title, table in tables(measured, run.sites) if measured else ():
         print_wide(frame_table(table, title))
 
@@ -154,15 +146,15 @@ def predict(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions. Default: they are printed.")] = None,
     *,
-    given: Options,
+    options: Options,
 ) -> None:
     """Predict with the trained model of a run: classes and probabilities, the values of a regression, or labels."""
     from dnasa.trained import load, predictions
 
     if out is not None and out.exists() and out.resolve().is_relative_to(file.resolve()):
         raise InputError(f"--out would replace the rows in {file}: choose another file.")
-    model = load(folder, given.trust)
-    table = predictions.of_file(model, file, id_column)
+    model = load(folder, options.trust)
+    table = predictions.of_file(model, file, id_column=id_column)
     text = predictions.as_csv(table)
     if out is None:
         sys.stdout.write(text)
@@ -175,12 +167,12 @@ def predict(
 def export(
     folder: Folder,
     onnx: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")],
-    given: Options,
+    options: Options,
 ) -> None:
     """Export the trained model of a run to ONNX; the file is checked with onnxruntime."""
     from dnasa.trained import load
     from dnasa.trained.onnx import export as write_onnx
 
-    model = load(folder, given.trust)
+    model = load(folder, options.trust)
     difference = write_onnx(model, onnx)
     print_line(f"Saved {onnx}. Its outputs differ from ours by at most {difference:.2g} (onnxruntime, 64 rows).")

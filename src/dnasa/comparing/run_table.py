@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 CONDITIONS = {  # options that are off by default
     "weights": "{} weights",
     "compress": "messages compressed by {}",
-    "message_dtype": "messages in {}",
     "drop": "links fail with probability {:g}",
 }
 METRICS = ("test_loss", "test_accuracy", "test_rmse", "test_r2")

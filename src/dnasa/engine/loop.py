@@ -35,7 +35,7 @@ from dnasa.engine.recovery import (
 )
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state, explained
-from dnasa.problems.problem import completed
+from dnasa.problems.problem import check_problem
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Recorder

@@ -93,8 +93,7 @@ def load(path: Path) -> Checkpoint:
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise Damaged(f"{path} is damaged: it is not a checkpoint ({type(error).__name__}).") from error
     check_format(path, number)
-    wrong = _wrong_arrays(arrays) or _wrong_notes(notes) or _wrong_shapes(arrays, notes)
-    if wrong:
+    if wrong := _wrong(arrays, notes):
         raise Damaged(f"{path} is damaged: {wrong}.")
     return Checkpoint(step_of(path), arrays, notes)
 
@@ -122,10 +121,9 @@ def _number(value: Any) -> bool:
     return _integer(value) or (type(value) is float and math.isfinite(value))
 
 
+TABLES = ("diverged", "diverged_node", "agreed")  # a row for each variant, a column for each seed
 NOTES: dict[str, Any] = {
-    "diverged": [[_integer]],
-    "diverged_node": [[_integer]],
-    "agreed": [[_integer]],
+    **{name: [[_integer]] for name in TABLES},
     "seconds": _number,
     "periods": lambda value: value != [] and fits(value, [(_count, _count)]),
     "lost": [{"step": _count, "nodes": [_count]}],
@@ -137,26 +135,19 @@ NOTES: dict[str, Any] = {
 }
 
 
-def _wrong_notes(notes: dict[str, Any]) -> str | None:
-    wrong = [name for name, form in NOTES.items() if not fits(notes.get(name), form)]
-    return f"its {wrong[0]} is not as written by a run" if wrong else None
-
-
-def _wrong_arrays(arrays: dict[str, np.ndarray]) -> str | None:
+def _wrong(arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> str | None:
+    """What is not as a run writes it; a group's arrays are of the same variants and seeds."""
     for name, a in arrays.items():
         if not ARRAY_NAME.fullmatch(name) or a.ndim != 4 or a.dtype.kind not in "fiu":
             return f"its array {name!r:.40} is not one of a run"
-    return None
-
-
-def _wrong_shapes(arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> str | None:
-    """A group's arrays are of the same variants and seeds; the tables have a row for each variant, a column for each seed."""
+    for name, form in NOTES.items():
+        if not fits(notes.get(name), form):
+            return f"its {name} is not as written by a run"
     sizes = {(name.partition(".")[0], a.shape[:2]) for name, a in arrays.items()}
-    groups = [str(number) for number in range(len(notes["sent"]))]
     rows, columns = sum(size[0] for _, size in sizes), {size[1] for _, size in sizes}
-    tables = [notes[name] for name in ("diverged", "diverged_node", "agreed")]
-    if sorted(group for group, _ in sizes) != sorted(groups):
+    if sorted(group for group, _ in sizes) != sorted(map(str, range(len(notes["sent"])))):
         return "its arrays are not of the groups it names"
-    if len(columns) != 1 or any(len(table) != rows or {len(row) for row in table} != columns for table in tables):
-        return "its arrays and notes are of different runs"
-    return None
+    shapes = [(len(notes[name]), {len(row) for row in notes[name]}) for name in TABLES]
+    return (
+        None if len(columns) == 1 and shapes == [(rows, columns)] * 3 else "its arrays and notes are of different runs"
+    )

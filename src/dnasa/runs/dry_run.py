@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnasa.core import Array, Channel, Network
 from dnasa.networks import processes
 from dnasa.networks.liveness import Liveness
 from dnasa.networks.transport import Message
-from dnasa.sites.file import read_sites
 
 if TYPE_CHECKING:
     from dnasa.topology import Topology
@@ -42,14 +40,12 @@ def connect(
     topology: "Topology",
     rounds: int | str | None,
     channel: Channel | None,
-    sites: Path | None = None,
-    own: int = 0,
+    names: Sequence[str] = (),
+    rank: int = 0,
     every: int = 1,
 ) -> Network:
-    """A network with a process for each node, which counts what node `own` sends, or the site that the file says this is."""
-    listed = None if sites is None else read_sites(sites)
+    """A network with a process for each node, which counts what the process of this rank sends; `names` are the sites'."""
     nodes = [range(node, node + 1) for node in range(topology.nodes)]
-    transport = SilentTransport(listed.own if listed else own, nodes)
-    names = [site.name for site in listed.sites] if listed else []
+    transport = SilentTransport(rank, nodes)
     network = processes.connect(topology, transport, rounds, channel, every)
     return replace(network, processes=replace(network.processes, names=names))

@@ -3,12 +3,12 @@
 import logging
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dnasa.core import InputError
+from dnasa.events import LOGGER, as_json
 from dnasa.extras import needed_by
 from dnasa.runs.overview import Overview
-from dnasa.sites.events import LOGGER, as_json
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -22,13 +22,13 @@ class Metrics(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.overview = Overview()
-        self.site: str | None = None
+        self.site = ""
         self.first: tuple[float, int] | None = None  # time and number of the first step of this process
         self.last = (0.0, 0)
 
     def emit(self, record: logging.LogRecord) -> None:
         fields = getattr(record, "fields", {})
-        self.site = self.site or fields.get("site")
+        self.site = self.site or fields.get("site", "")
         if record.levelno > logging.DEBUG:
             self.overview.add(as_json(record))
         elif getattr(record, "event", None) == "refused":  # the log has the first, the tenth, ...
@@ -36,40 +36,30 @@ class Metrics(logging.Handler):
         elif fields.get("site") == self.site and "step" in fields:
             self.last = time.monotonic(), fields["step"]
             self.first = self.first or self.last
-            state = self.overview.site(fields["site"])
+            state = self.overview.site(self.site)
             state.step, state.bytes = fields["step"], fields["bytes"]
 
     def collect(self) -> "Iterator[Metric]":
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        site = self.site or ""
-        state = self.overview.site(site) if site else None
-        values = {
-            "dnasa_step": ("Steps done.", state.step if state else None),
-            "dnasa_seconds_per_step": ("Mean time of the steps of this process.", self._seconds_per_step()),
-            "dnasa_members": ("Sites that take part.", state.members if state else None),
-        }
-        for name, (text, value) in values.items():
-            gauge = GaugeMetricFamily(name, text, labels=["site"])
-            if value is not None:
-                gauge.add_metric([site], value)
-            yield gauge
-        sent = CounterMetricFamily("dnasa_sent_bytes", "Bytes that this site sent in exchanges.", labels=["site"])
-        if state and state.bytes is not None:
-            sent.add_metric([site], state.bytes)
-        peers = GaugeMetricFamily("dnasa_peers", "Other sites by state.", labels=["site", "state"])
-        others = [other.state for name, other in self.overview.sites.items() if name != site]
-        for kind in sorted(set(others)):
-            peers.add_metric([site, kind], others.count(kind))
-        evaluation = GaugeMetricFamily("dnasa_evaluation", "Metrics of the last evaluation.", labels=["site", "metric"])
-        for name, value in (state.metrics if state else {}).items():
-            evaluation.add_metric([site, name], value)
-        events = CounterMetricFamily(
-            "dnasa_events", "Events by kind, such as lost and refused.", labels=["site", "event"]
-        )
-        for kind, count in self.overview.counts.items():
-            events.add_metric([site, kind], count)
-        yield from (sent, peers, evaluation, events)
+        state = self.overview.site(self.site) if self.site else None
+        peers = [other.state for name, other in self.overview.sites.items() if name != self.site]
+        sent = state.bytes if state else None
+        tables: list[tuple[Any, str, str, str, Any]] = [
+            (GaugeMetricFamily, "dnasa_step", "Steps done.", "", {"": state and state.step}),
+            (GaugeMetricFamily, "dnasa_seconds_per_step", "Mean time of a step.", "", {"": self._seconds_per_step()}),
+            (GaugeMetricFamily, "dnasa_members", "Sites that take part.", "", {"": state and state.members}),
+            (CounterMetricFamily, "dnasa_sent_bytes", "Bytes that this site sent in exchanges.", "", {"": sent}),
+            (GaugeMetricFamily, "dnasa_peers", "Other sites by state.", "state", {s: peers.count(s) for s in peers}),
+            (GaugeMetricFamily, "dnasa_evaluation", "Last evaluation.", "metric", state.metrics if state else {}),
+            (CounterMetricFamily, "dnasa_events", "Events by kind, as lost, refused.", "event", self.overview.counts),
+        ]
+        for kind, name, help, label, values in tables:
+            family = kind(name, help, labels=["site", *([label] if label else [])])
+            for key, value in values.items():
+                if value is not None:
+                    family.add_metric([self.site, *([key] if label else [])], value)
+            yield family
 
     def _seconds_per_step(self) -> float | None:
         if self.first is None or self.last[1] == self.first[1]:

@@ -20,7 +20,7 @@ from dnasa.files import check_folder, fits, make_folder, read_bytes, read_json, 
 from dnasa.rules.registry import BUILT_IN, RULES, Look, look
 from dnasa.runs import checkpoints, locks
 from dnasa.runs.checkpoints import FORMAT, Checkpoint, Damaged, check_format
-from dnasa.runs.environment import code, hardware, versions
+from dnasa.runs.environment import commit, hardware, versions
 from dnasa.runs.own_files import IN_USE, LIST, LOCK, RUNNING, OwnFiles
 from dnasa.runs.result import parse_rows
 
@@ -30,6 +30,17 @@ if TYPE_CHECKING:
     from dnasa.runs.journal import Journal
 
 STATES = ("running", "done", "interrupted", "failed", "diverged")
+JOURNALS = ("events-*.jsonl", "audit-*.jsonl")  # of each process among several; only ever appended to
+NAMES = (  # what a run may write, files and folders
+    *(LOCK, RUNNING, "config.json", "graph.json", "history.csv", "log.txt", "status.json", "checkpoints", *JOURNALS),
+    *("runs.csv", "x.safetensors", "settings.json", "report.html", "history.png", "table.csv", "table.tex"),
+    *("model.safetensors", "model.json", "model.py", "evaluation.json", "extension-*"),
+    *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg", "pgf")),
+)
+
+
+def _is_one_of(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
 
 
 class RunFolder:
@@ -42,17 +53,6 @@ class RunFolder:
     which excludes other writers, and `.running`, by which readers see that it runs: a reader never touches `.lock`, so it
     cannot make a start fail.
     """
-
-    FIRST = (LOCK, RUNNING, "config.json", "graph.json", "history.csv", "log.txt", "status.json")  # from the start
-    LATER = (
-        *("runs.csv", "x.safetensors", "settings.json", "trace.json", "report.html", "history.png"),
-        *("model.safetensors", "model.json", "model.py", "evaluation.json"),
-        *("table.csv", "table.tex"),
-        *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg")),
-    )
-    FOLDERS = ("checkpoints", "tensorboard")
-    PARTS = ("extension-*",)  # folders of further runs
-    SITES = ("events-*.jsonl", "audit-*.jsonl")  # of each process among several
 
     def __init__(
         self, path: str | Path, config: dict[str, Any] | None = None, resume: bool = False, force: bool = False
@@ -82,42 +82,33 @@ class RunFolder:
             raise InputError(f"The run in {self.path} is done: there is nothing to continue.")
         check_folder(self.path)
         listed = self.own.names()
+        expected = {name for name in listed if name in IN_USE or _is_one_of(name, JOURNALS)}
         if not listed & {"config.json", "x.safetensors"}:
-            self._check_empty(listed)
-        occupied = any(os.path.lexists(self.path / name) for name in listed - IN_USE - self._journals())
+            if self.resume:
+                raise InputError(f"{self.path} has no list of the run's files ({LIST}): start again in another folder.")
+            for path in self.path.glob("*"):
+                if path.name not in expected:
+                    raise InputError(
+                        f"{self.path} holds files that are not of a run, such as {path.name}: choose an empty or a new folder."
+                    )
+        occupied = any(os.path.lexists(self.path / name) for name in listed - expected)
         if occupied and not self.resume and not self.force:
             raise InputError(
                 f"{self.path} holds a run already: choose another folder, continue it with `dnasa resume {self.path}`, or "
                 "replace it with --force."
             )
         self.own.check(listed if self.resume else listed & IN_USE)
-        self._check_names({name.partition("/")[0] for name in listed})
+        self._check_names({name.partition("/")[0] for name in listed}, {name for name in listed if "/" not in name})
 
-    def _check_empty(self, listed: set[str]) -> None:
-        if self.resume:
-            raise InputError(
-                f"{self.path} has no list of the run's files ({LIST}), as those of older versions: it is read, but not "
-                "continued or replaced. Start again in another folder."
-            )
-        known = listed & (IN_USE | self._journals())
-        other = next((path for path in self.path.glob("*") if path.name not in known), None)
-        if other is not None:
-            raise InputError(
-                f"{self.path} holds files that are not of a run, such as {other.name}: choose an empty or a new folder."
-            )
-
-    def _journals(self) -> set[str]:
-        """The events and audits that were written here, perhaps by earlier runs: they are only ever appended to."""
-        return {name for name in self.own.names() if any(fnmatch(name, pattern) for pattern in self.SITES)}
-
-    def _check_names(self, own: set[str]) -> None:
-        files = [self.path / name for name in (*self.FIRST, *self.LATER)]
-        folders = [self.path / name for name in self.FOLDERS]
-        parts = [path for pattern in (*self.PARTS, *self.SITES) for path in self.path.glob(pattern)]
-        real = {path for path in (*files, *folders) if path.is_dir() and not path.is_symlink()}
-        others = {path for path in (*files, *folders, *parts) if os.path.lexists(path) and path.name not in own}
-        for path in sorted((others - real) | real.intersection(files)):
-            raise InputError(f"{path} was not written by the run in that folder: move it, or choose another folder.")
+    def _check_names(self, ours: set[str], files: set[str]) -> None:
+        """Refuse anything of the user's that has a name of the run's, before hours of work."""
+        for path in sorted(path for path in self.path.glob("*") if _is_one_of(path.name, NAMES)):
+            is_folder = path.is_dir() and not path.is_symlink()
+            allowed = path.name not in files if path.name in ours else path.name == "checkpoints"
+            if not (allowed if is_folder else path.name in ours):
+                raise InputError(
+                    f"{path} was not written by the run in that folder: move it, or choose another folder."
+                )
 
     def open(self) -> None:
         """Lock the folder for this process and remove what a new run replaces."""
@@ -132,7 +123,8 @@ class RunFolder:
             self.locks.enter_context(locks.acquire(self.path / RUNNING, wait=True) or nullcontext())
             if not self.resume:
                 self.check()  # again: another run may have begun and ended since
-                self.own.clear((LOCK, RUNNING, *self._journals()))  # an audit stays
+                journals = [name for name in self.own.names() if _is_one_of(name, JOURNALS)]
+                self.own.clear((LOCK, RUNNING, *journals))  # an audit stays
         except InputError:
             self.close()
             raise
@@ -145,39 +137,25 @@ class RunFolder:
     def begin(self, run: dict[str, Any], steps: int, graph: dict[str, Any] | None = None) -> None:
         """Write the config, the graph and the status before the first step."""
         self.steps = steps
-        if self.resume:
-            self._log_other_versions(self.config.get("versions"))
-        else:
-            self.config |= {"versions": versions(), "code": code(), "hardware": hardware(), "run": run}
+        if self.resume and self.config.get("versions") != versions():
+            self.log(f"Begun with other versions than {versions()}: the last digits may differ.")
+        if not self.resume:
+            self.config |= {"versions": versions(), "commit": commit(), "hardware": hardware(), "run": run}
             looks = looks_of(rule for rule, *_ in run.get("rule", ()))
             self.config |= {"rules": looks} if looks else {}
             self.write_config()
             if graph is not None:
                 self._write("graph.json", json.dumps(graph).encode())
         self.status("running", 0, steps)
+        for line in self.warnings:
+            self.log(line)
 
     def write_config(self) -> None:
         self._write("config.json", to_json(self.config))
 
-    def _log_other_versions(self, before: Any) -> None:
-        now = versions()
-        items = before.items() if isinstance(before, dict) else ()
-        other = [f"{name} {made}, now {now.get(name)}" for name, made in items if made != now.get(name)]
-        if other:
-            self.log(f"Begun with {'; '.join(other)}: the last digits may differ.")
-
-    def _write(self, name: str, data: bytes) -> None:
-        with self._naming(name):
-            self.own.write(name, data)
-
-    def _append(self, name: str, data: bytes) -> None:
-        with self._naming(name):
-            self.own.append(name, data)
-
-    @contextmanager
-    def _naming(self, name: str) -> Iterator[None]:
+    def _write(self, name: str, data: bytes, append: bool = False) -> None:
         try:
-            yield
+            self.own.append(name, data) if append else self.own.write(name, data)
         except OSError as error:
             raise RunError(
                 f"Cannot write {self.path / name}: {error.strerror}. Free some space, then resume."
@@ -187,13 +165,13 @@ class RunFolder:
         self._write("status.json", to_json({"state": state, "step": step, "steps": steps}))
 
     def log(self, line: str) -> None:
-        self._append("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
+        self._write("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode(), append=True)
 
     # ------------------------------------------------------------ history and checkpoints
 
     def append(self, rows: "pd.DataFrame") -> None:
         data = rows.to_csv(index=False, header=self.history_bytes == 0).encode()
-        self._append("history.csv", data)
+        self._write("history.csv", data, append=True)
         self.history_bytes += len(data)
         self.history_crc = zlib.crc32(data, self.history_crc)
 

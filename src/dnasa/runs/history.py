@@ -68,7 +68,6 @@ class Recorder:
 
     @property
     def all_diverged(self) -> bool:
-        """Whether all runs have diverged."""
         return self.divergence.all_runs
 
     # ------------------------------------------------------------ evaluation
@@ -126,24 +125,22 @@ class Recorder:
         return best
 
     def _measure(self, answers: Array, mean: Array, estimate: Array | None) -> dict[str, np.ndarray]:
-        nodes = self.network.local_nodes
-        options = self._seeds()
+        options, problem = self._seeds(), self.problem
         self._update_statistics(mean)
         if self.node_weights is not None:
             options["weights"] = self.local_weights()
         if self.statistics is not None:
             options["statistics"] = self.statistics
         with UserCode(lambda: "The problem's evaluate(mean, nodes, weights=None)"):
-            local = self.problem.evaluate(mean, nodes, **options)
+            local = problem.evaluate(mean, self.network.local_nodes, **options)
         _check_evaluated(local, mean)
         for name in set(local).intersection(COLUMNS):
             raise InputError(f"The problem measures '{name}', a column of every history: give its metric another name.")
         evaluated = {
-            name: self.network.mean(value[..., None, :] if name == "gradient" else value[..., None, None])
-            for name, value in local.items()
+            name: self.network.mean(a[..., None, None])[..., 0] for name, a in local.items() if name != "gradient"
         }
-        evaluated = {name: value if name == "gradient" else value[..., 0] for name, value in evaluated.items()}
-        problem = self.problem
+        if "gradient" in local:
+            evaluated["gradient"] = self.network.mean(local["gradient"][..., None, :])
         prox = None if problem.prox is None else checked(problem.prox)
         row = metrics.measure(answers, mean, evaluated, self.network, estimate, problem.loss_scale, prox)
         row = problem.derived(row)
@@ -259,11 +256,9 @@ def _check_evaluated(local: Any, mean: Array) -> None:
     if not isinstance(local, Mapping):
         raise InputError(f"The problem's evaluate must return a dictionary of arrays, not {type(local).__name__}.")
     for name, value in local.items():
-        wanted = tuple(mean.shape if name == "gradient" else mean.shape[:-1])
-        if not hasattr(value, "dtype") or tuple(value.shape) != wanted:
-            kind = (
-                f"has shape {tuple(value.shape)}" if hasattr(value, "dtype") else f"is of type {type(value).__name__}"
-            )
+        wanted, shape = tuple(mean.shape if name == "gradient" else mean.shape[:-1]), getattr(value, "shape", None)
+        if shape is None or tuple(shape) != wanted:
+            kind = f"is of type {type(value).__name__}" if shape is None else f"has shape {tuple(shape)}"
             raise InputError(f"'{name}' of the problem's evaluate {kind}: return an array of shape {wanted}.")
 
 
@@ -274,11 +269,9 @@ def _by_run(a: Array, axes: int) -> Array:
 
 
 def _of_each_run(name: str, metric: Metric, mean: Array) -> np.ndarray:
+    with UserCode(lambda: f"The metric '{name}'"):
+        values = [[metric(point) for point in variant] for variant in mean]
     try:
-        with UserCode(lambda: f"The metric '{name}'"):
-            values = [[metric(point) for point in variant] for variant in mean]
         return np.array([[float(value) for value in of_variant] for of_variant in values])
     except (TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"The metric '{name}' must return one number for a point of shape (d,): {error}.") from error

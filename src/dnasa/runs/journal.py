@@ -6,16 +6,36 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dnasa.core import InputError, RunError
+from dnasa.events import KEPT, LOGGER, JsonFormatter, is_from
 from dnasa.files import make_folder
-from dnasa.runs.audit import Audit
+from dnasa.runs.names import node_name
 from dnasa.runs.own_files import OwnFiles
-from dnasa.sites.events import KEPT, LOGGER, JsonFormatter, is_from
 
 if TYPE_CHECKING:
     from dnasa.networks.processes import Traffic
+
+
+class Audit:
+    """What was sent since the last report: `traffic` counts it by kind and receiver, `names` are those of the nodes."""
+
+    def __init__(self, traffic: Any, names: Sequence[str] = ()):
+        self.traffic, self.names = traffic, names
+        self.reported: dict[Any, tuple[int, int]] = {}
+
+    def lines(self) -> list[dict[str, Any]]:
+        before, self.reported = self.reported, dict(self.traffic.sent if self.traffic else {})
+        out = []
+        for sending, (messages, size) in self.reported.items():
+            earlier, earlier_size = before.get(sending, (0, 0))
+            to = "all others" if sending.peer is None else node_name(self.names, sending.peer)
+            arrays = [{"shape": list(shape), "dtype": dtype} for shape, dtype in sending.arrays]
+            counts = {"messages": messages - earlier, "bytes": size - earlier_size}
+            if messages > earlier:
+                out.append({"kind": sending.kind, "to": to, **counts, "arrays": arrays})
+        return out
 
 
 class Journal(logging.Handler):

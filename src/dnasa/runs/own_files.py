@@ -6,8 +6,8 @@ same time, such as a run and `dnasa report --html`, so the list is changed under
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -141,16 +141,6 @@ class OwnFiles:
                 f"Cannot write to {self.path}: {error.strerror}. Free some space, or choose another folder."
             ) from error
         return self.path
-
-    @contextmanager
-    def recording(self, folder: str) -> Iterator[None]:
-        """List the files that others write into a folder in this one."""
-        place = self.inside(f"{folder}/{LIST}").parent
-        before = set(place.glob("*"))
-        yield
-        made = {path.relative_to(self.path).as_posix() for path in set(place.glob("*")) - before}
-        with self._locked():
-            self._store((self.names() - self.removed) | set(filter(_is_inside, made)))
 
     def append(self, name: str, data: bytes) -> None:
         self.claim([name])

@@ -5,7 +5,6 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, Literal
 
 from dnasa.core import InputError
@@ -14,16 +13,8 @@ Progress = bool | Literal["json"] | None
 MetricRows = Sequence[Mapping[str, Any]]
 
 
-class Quiet:
-    """Shows nothing."""
-
-    def show(self, t: int, rows: MetricRows) -> None: ...
-
-    def advance(self, t: int) -> None: ...
-
-
 class Display:
-    """Steps and samples per second, counted from the first step of this process, and the seconds that are left."""
+    """Shows nothing; counts steps and samples per second from the first step of this process, and the seconds left."""
 
     EVERY = math.inf  # seconds between two updates
 
@@ -39,16 +30,15 @@ class Display:
     def __exit__(self, *error: object) -> None: ...
 
     def show(self, t: int, rows: MetricRows) -> None:
-        """The samples of a step are those of all nodes and runs together; after a loss there are fewer nodes."""
+        """Show an evaluation. The samples of a step are those of all nodes and runs; after a loss there are fewer nodes."""
         self.samples_per_step = self.batch * sum(row["nodes"] for row in rows)
-        self.loss = smallest_loss(rows)
+        losses = [row.get("train_loss", row.get("test_loss", row["consensus"])) for row in rows]
+        self.loss = min((loss for loss in losses if loss == loss), default=math.nan)  # of those that have not diverged
 
     def advance(self, t: int) -> None:
         now = time.perf_counter()
         if self.first is None:
-            self.first = t
-            self.begun = now
-            self.updated = now
+            self.first, self.begun, self.updated = t, now, now
         elif now > self.begun:
             self.steps_per_second = (t - self.first) / (now - self.begun)
         if now - self.updated >= self.EVERY:
@@ -73,13 +63,9 @@ class Bar(Display):
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        self.bar = Progress(
-            TextColumn("[bold]training"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[samples]:,.0f} samples/s  loss {task.fields[loss]:.4g}  {task.fields[left]}"),
-            console=Console(stderr=True),
-        )
+        fields = "{task.fields[samples]:,.0f} samples/s  loss {task.fields[loss]:.4g}  {task.fields[left]}"
+        columns = (TextColumn("[bold]training"), BarColumn(), MofNCompleteColumn(), TextColumn(fields))
+        self.bar = Progress(*columns, console=Console(stderr=True))
         self.task = self.bar.add_task("", total=steps, samples=0.0, loss=math.nan, left="")
 
     def __enter__(self) -> "Bar":
@@ -122,24 +108,18 @@ class JsonLines(Display):
             "remaining_seconds": self.remaining(t),
         }
         for row in rows:
-            print(json.dumps({name: _finite(value) for name, value in {**row, **progress}.items()}), flush=True)
+            line = {
+                name: None if value in (math.inf, -math.inf) or value != value else value for name, value in row.items()
+            }
+            print(json.dumps(line | progress), flush=True)
 
 
-def make_progress(steps: int, batch: int, progress: Progress) -> Any:
+def make_progress(steps: int, batch: int, progress: Progress) -> Display:
     """A context manager; by default a bar on a terminal, and a line each minute elsewhere."""
-    if progress == "json":
-        return JsonLines(steps, batch)
-    if progress not in (True, False, None):
+    if progress not in (True, False, None, "json"):
         raise InputError(f"progress is True, False, None or 'json', not {progress!r:.40}.")
-    if progress is False:
-        return nullcontext(Quiet())
-    return Lines(steps, batch) if progress is None and not sys.stderr.isatty() else Bar(steps, batch)
-
-
-def smallest_loss(rows: MetricRows) -> float:
-    """The smallest loss of the runs that have not diverged."""
-    losses = [row.get("train_loss", row.get("test_loss", row["consensus"])) for row in rows]
-    return min((loss for loss in losses if loss == loss), default=math.nan)
+    default = Bar if sys.stderr.isatty() else Lines
+    return {True: Bar, False: Display, None: default, "json": JsonLines}[progress](steps, batch)
 
 
 def duration(seconds: float | None) -> str:
@@ -148,7 +128,3 @@ def duration(seconds: float | None) -> str:
         return ""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02} left"
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

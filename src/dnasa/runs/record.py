@@ -22,7 +22,8 @@ class Record:
 
     Example:
         ```python
-        dnasa.solve(problem, graph, steps=1000, record=dnasa.Record(checkpoint_every=100))
+        small = lambda evaluation: evaluation.rows[0]["grad_norm"] < 1e-3
+        dnasa.solve(problem, graph, steps=1000, record=dnasa.Record(callback=small))
         ```
     """
 

@@ -5,7 +5,6 @@ import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,10 +135,8 @@ def _read_runs(path: Path) -> "pd.DataFrame":
     import pandas as pd
 
     runs = pd.read_csv(io.BytesIO(read_bytes(path)), index_col="run")
-    with np.errstate(invalid="ignore"):  # an invalid step number is refused below
-        for name in ("diverged", "diverged_node"):
-            runs[name] = runs[name].astype("Int64") if name in runs else pd.array([pd.NA] * len(runs), dtype="Int64")
-    return runs
+    with np.errstate(invalid="ignore"):  # an invalid step number is refused by `astype`
+        return runs.astype({"diverged": "Int64", "diverged_node": "Int64"})
 
 
 def _check(x: np.ndarray, history: "pd.DataFrame", settings: dict[str, Any]) -> None:
@@ -169,16 +166,8 @@ def parse_rows(text: str) -> list[dict[str, Any]]:
 
 
 def _number(text: Any) -> Any:
-    """Parse a cell; only values without a decimal point are cached, since the others are mostly different."""
-    if isinstance(text, str) and "." in text:
-        with contextlib.suppress(ValueError):
-            return float(text)
-    return _rare_number(text or "nan") if isinstance(text, str | None) else text
-
-
-@lru_cache(maxsize=10_000)
-def _rare_number(text: str) -> Any:
+    """A cell as a whole number, a number or a text; empty ones are not a number."""
     for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
+        with contextlib.suppress(ValueError, TypeError):
+            return kind(text or "nan")
     return text

@@ -8,14 +8,14 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import concatenate, like, to_numpy
-from dnasa.core import Array, InputError, Interrupted, Network, RunError, Sent, Snapshot, leaves, rebuilt
+from dnasa.arrays import concatenate, dtype_name, like, to_numpy
+from dnasa.core import Array, InputError, Interrupted, Network, RunError, Sent, Snapshot, first_line, leaves, rebuilt
+from dnasa.events import Events
 from dnasa.files import to_json
 from dnasa.rules.registry import VariantGroup
 from dnasa.runs import checkpoints
@@ -27,7 +27,6 @@ from dnasa.runs.history import Recorder
 from dnasa.runs.journal import Journal
 from dnasa.runs.names import node_name, node_names
 from dnasa.runs.result import parse_rows
-from dnasa.sites.events import Events
 
 
 class Session:
@@ -50,17 +49,13 @@ class Session:
         if folder is not None:  # a new part of a comparison has the settings of the whole
             self._check_settings(folder.config.get("run", {}))
         if self.writer is not None:
-            graph = None if network.topology is None else graph_json(network.topology)
             self.writer.open()
-            self.writer.begin(self.settings, steps, graph)
-            for line in self.writer.warnings:
-                self.writer.log(line)
+            self.writer.begin(self.settings, steps, network.topology and graph_json(network.topology))
         if folder is not None and not network.simulated:
             if not network.processes.own_folders:
                 network.processes.allgather_text("")  # the first process has cleared the folder of all
-            folder.journal = folder.journal or Journal(
-                folder.path, self.events.site, network.processes.traffic, self.names
-            )
+            traffic = network.processes.traffic
+            folder.journal = folder.journal or Journal(folder.path, self.events.site, traffic, self.names)
         sites = [node_name(self.names, node) for node in network.processes.node_ids]
         self.events.write("started", steps=steps, members=network.nodes, sites=sites)
 
@@ -84,12 +79,12 @@ class Session:
             self.log("Resumed from the beginning: there is no checkpoint yet.")
             return 0, snapshots
         self._check_settings(found.notes["settings"])
-        restored = [_restored(found, i, snapshot, self.network) for i, snapshot in enumerate(snapshots)]
+        saved = _Restored(found, snapshots, self.network)
+        restored = saved.snapshots()
         recorder.restore(found.notes, parse_rows(rows[self.network.rank if self.network.processes.own_folders else 0]))
         if recorder.early_stopping is not None:
             since = [row for row in recorder.rows if row["step"] >= recorder.periods[-1][0]]
-            kept = [_kept(found, name, snapshots, self.network) for name in ("average", "best")]
-            recorder.early_stopping.restore(since, *kept)
+            recorder.early_stopping.restore(since, saved.kept("average"), saved.kept("best"))
         self.log(f"Resumed from the checkpoint of step {found.step}.")
         if len(found.notes["members"]) < self.network.nodes:
             self.log("The lost nodes were added again, with the mean of the others.")
@@ -107,7 +102,7 @@ class Session:
         if not self.network.processes.own_folders:
             return names[0]
         step = min(names).rpartition("-")[0]  # names differ in their checksums: sites count what they sent themselves
-        paths = checkpoints.found(self.folder.path / "checkpoints") if step else []  # type: ignore[union-attr]
+        paths = checkpoints.found(self.writer.path / "checkpoints") if step and self.writer else []
         return next((path.name for path in paths if path.name.startswith(step)), "")
 
     def _check_settings(self, saved: Any) -> None:
@@ -199,10 +194,9 @@ class Session:
     def continue_with(self, network: Network, recorder: Recorder, lost: list[int], joined: list[int], t: int) -> None:
         """Continue with the processes that are there now; the first of them writes from here on, or each of them."""
         before, self.network = self.writer, network
-        for node in lost:
-            self.events.write("lost", peer=node_name(self.names, node), step=t, members=network.nodes)
-        for node in joined:
-            self.events.write("joined", peer=node_name(self.names, node), step=t, members=network.nodes)
+        for event, nodes in (("lost", lost), ("joined", joined)):
+            for node in nodes:
+                self.events.write(event, peer=node_name(self.names, node), step=t, members=network.nodes)
         if self.writer is not None and before is None:
             self.writer.resume = True
             self.writer.open()
@@ -257,45 +251,6 @@ def _arrays(snapshot: Snapshot) -> dict[str, Array]:
     return state | {name: a for arrays in memory for name, a in arrays.items()}
 
 
-def _restored(found: Checkpoint, number: int, fresh: Snapshot, network: Network) -> Snapshot:
-    """The snapshot of a group from a checkpoint, each array checked against what this run needs."""
-    rows = partial(_rows, found, number, fresh.state.x, network)
-    expected = leaves(fresh.state, "state.")
-    state = rebuilt(fresh.state, {name: rows(name, a.shape[-1]) for name, a in expected.items()}, "state.")
-    own = [name.removeprefix(f"{number}.") for name in found.arrays if name.startswith(f"{number}.memory.")]
-    memory = _memory({name: rows(name, None) for name in own})
-    messages, sent_bytes = found.notes["sent"][number]
-    times = 0.0 if network.settings.clock is None else _times(found, number, network)
-    return Snapshot(state, memory, Sent(int(messages), float(sent_bytes), times))
-
-
-def _times(found: Checkpoint, number: int, network: Network) -> np.ndarray:
-    """The nodes' times by the clock."""
-    times = found.notes.get("clock", [])[number : number + 1]
-    if [len(each) for each in times] != [network.nodes]:
-        raise InputError(f"The checkpoint of step {found.step} does not fit this run: it has no times of the nodes.")
-    return np.array(times[0], dtype=np.float64)
-
-
-def _rows(found: Checkpoint, number: int, x: Array, network: Network, name: str, width: int | None) -> Array:
-    """An array of a group, the rows of the local nodes."""
-    members, dtype = _members(found, network.nodes), str(x.dtype).removeprefix("torch.")
-    local = slice(network.local_nodes.start, network.local_nodes.stop)
-    a = found.arrays.get(f"{number}.{name}")
-    shape = (*x.shape[:-2], len(members), width if width is not None or a is None else a.shape[-1])
-    if a is None or a.shape != shape or a.dtype.name != dtype:
-        raise InputError(f"The checkpoint of step {found.step} does not fit this run: {name} is not {shape}, {dtype}.")
-    return like(np.ascontiguousarray(_fill_missing_nodes(a, members, network.nodes)[..., local, :]), x)
-
-
-def _kept(found: Checkpoint, name: str, snapshots: list[Snapshot], network: Network) -> Array | None:
-    """An array of the early stopping, of all groups; None where there was none yet."""
-    if f"0.{name}" not in found.arrays:
-        return None
-    xs = [snapshot.state.x for snapshot in snapshots]
-    return concatenate([_rows(found, i, x, network, name, x.shape[-1]) for i, x in enumerate(xs)])
-
-
 def _by_group(
     early_stopping: EarlyStopping, snapshots: Sequence[Snapshot], gather: Callable[[Array], Array]
 ) -> dict[str, np.ndarray]:
@@ -309,28 +264,58 @@ def _by_group(
     return arrays
 
 
-def _members(found: Checkpoint, nodes: int) -> list[int]:
-    members: list[int] = found.notes["members"]
-    if not members or sorted(set(members) & set(range(nodes))) != sorted(members):
-        raise InputError(f"The checkpoint of step {found.step} does not fit this run: its nodes are {members!r:.60}.")
-    return members
+class _Restored:
+    """The arrays of a checkpoint, each checked against what this run needs: anybody may have written it."""
 
+    def __init__(self, found: Checkpoint, fresh: Sequence[Snapshot], network: Network):
+        self.found, self.fresh, self.network = found, fresh, network
 
-def _memory(arrays: dict[str, Array]) -> dict[int, tuple[Any, ...]]:
-    """Rebuild tuples of tuples from names such as memory.0.2.1 (exchange, message, array)."""
-    keys = {tuple(map(int, name.split(".")[1:])): a for name, a in arrays.items()}
-    memory: dict[int, list[list[Array]]] = {}
-    for (exchange, message, _), a in sorted(keys.items()):
-        messages = memory.setdefault(exchange, [])
-        messages += [[] for _ in range(message + 1 - len(messages))]
-        messages[message].append(a)
-    return {exchange: tuple(map(tuple, messages)) for exchange, messages in memory.items()}
+    def snapshots(self) -> list[Snapshot]:
+        try:
+            return [self._snapshot(number, fresh) for number, fresh in enumerate(self.fresh)]
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"The checkpoint of step {self.found.step} does not fit this run: {first_line(error)}."
+            ) from error
 
+    def _snapshot(self, number: int, fresh: Snapshot) -> Snapshot:
+        expected, notes = leaves(fresh.state, "state."), self.found.notes
+        arrays = {name: self._rows(number, name, a.shape[-1]) for name, a in expected.items()}
+        prefix = f"{number}.memory."
+        memory: dict[int, list[list[Array]]] = {}  # by exchange, message and array
+        for key in sorted(
+            tuple(map(int, n[len(prefix) :].split("."))) for n in self.found.arrays if n.startswith(prefix)
+        ):
+            exchange, message, _ = key
+            messages = memory.setdefault(exchange, [])
+            messages += [[] for _ in range(message + 1 - len(messages))]
+            messages[message].append(self._rows(number, f"memory.{'.'.join(map(str, key))}"))
+        messages_sent, bytes_sent = notes["sent"][number]
+        times: Any = 0.0
+        if self.network.settings.clock is not None:
+            times = np.array(notes["clock"][number], dtype=np.float64).reshape(self.network.nodes)
+        return Snapshot(
+            rebuilt(fresh.state, arrays, "state."),
+            {exchange: tuple(map(tuple, messages)) for exchange, messages in memory.items()},
+            Sent(int(messages_sent), float(bytes_sent), times),
+        )
 
-def _fill_missing_nodes(a: np.ndarray, members: list[int], nodes: int) -> np.ndarray:
-    """The rows of all nodes; a node that was lost begins at the mean of the others."""
-    if len(members) == nodes:
-        return a
-    filled = np.repeat(a.mean(-2, keepdims=True), nodes, axis=-2)
-    filled[..., members, :] = a
-    return filled
+    def kept(self, name: str) -> Array | None:
+        """An array of the early stopping, of all groups; None where there was none yet."""
+        if f"0.{name}" not in self.found.arrays:
+            return None
+        return concatenate([self._rows(i, name, fresh.state.x.shape[-1]) for i, fresh in enumerate(self.fresh)])
+
+    def _rows(self, number: int, name: str, width: int | None = None) -> Array:
+        """The rows of the local nodes; a node that was lost begins at the mean of the others."""
+        x, members, nodes = self.fresh[number].state.x, self.found.notes["members"], self.network.nodes
+        a = self.found.arrays[f"{number}.{name}"]
+        shape, dtype = (*x.shape[:-2], len(members), width or a.shape[-1]), dtype_name(x)
+        if a.shape != shape or a.dtype.name != dtype:
+            raise ValueError(f"{name} is not {shape}, {dtype}")
+        if len(members) < nodes:
+            filled = np.repeat(a.mean(-2, keepdims=True), nodes, axis=-2)
+            filled[..., members, :] = a
+            a = filled
+        local = slice(self.network.local_nodes.start, self.network.local_nodes.stop)
+        return like(np.ascontiguousarray(a[..., local, :]), x)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dnasa.core import InputError, first_line
-from dnasa.sites.events import Events
+from dnasa.events import Events
 from dnasa.sites.file import Site, Sites
 from dnasa.sites.tls import client_context, names, server_context
 

@@ -21,6 +21,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple, NoReturn
 
 from dnasa.core import first_line
+from dnasa.events import Events
 from dnasa.sites.connecting import (
     Door,
     Greeting,
@@ -34,7 +35,6 @@ from dnasa.sites.connecting import (
     meet,
     send_greeting,
 )
-from dnasa.sites.events import Events
 from dnasa.sites.file import Sites
 from dnasa.sites.tls import REVOKED, REVOKED_CERTIFICATE
 

@@ -1,18 +1,14 @@
-"""What happens at a site: networks and runs write events; logs, metrics and `dnasa sites show` are made of them.
+"""What happens at a site: networks and runs write events; the run folder and metrics are made of them.
 
 The events go through the logger "dnasa.sites", so that whoever wants them adds a handler, and nobody needs to be told where.
 """
 
 import json
 import logging
-import sys
 from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
-
-from dnasa.core import InputError
 
 LOGGER = logging.getLogger("dnasa.sites")
 LOGGER.setLevel(logging.INFO)
@@ -108,18 +104,3 @@ class Kept(logging.Handler):
 
 KEPT = Kept()
 LOGGER.addHandler(KEPT)
-
-
-def json_lines(target: str) -> logging.Handler:
-    """A handler that appends events to a file, or writes them to standard error if it is called "-"."""
-    handler: logging.Handler
-    if target == "-":
-        handler = logging.StreamHandler(sys.stderr)
-    else:
-        try:
-            handler = logging.FileHandler(Path(target), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"Cannot write the log {target}: {error.strerror}. Choose another file, or -.") from error
-    handler.setLevel(logging.INFO)
-    handler.setFormatter(JsonFormatter())
-    return handler

@@ -1,29 +1,9 @@
-"""What runs on a GPU: small work captured as a CUDA graph, and whether kernels in Triton can be compiled."""
+"""Small work on a GPU, captured as a CUDA graph."""
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from dnasa.core import Array
-
-
-@cache
-def triton_works() -> bool:
-    """Whether Triton compiles and runs a kernel: it needs a C compiler, too."""
-    try:
-        import torch
-        import triton
-        import triton.language as tl
-
-        @triton.jit
-        def write(out_ptr):  # type: ignore[no-untyped-def]
-            tl.store(out_ptr, 1.0)
-
-        out = torch.zeros(1, device="cuda" if torch.cuda.is_available() else "cpu")
-        write[(1,)](out)
-        return bool(out == 1)
-    except Exception:  # whatever Triton raises, everything works without it
-        return False
 
 
 class CudaGraphs:
