@@ -110,7 +110,7 @@ def compare(context: typer.Context, options: Options) -> None:
     names, grid = split(options.rules), inputs.numbers(options.etas)
     kinds = inputs.check_comparison(options)
     begun = inputs.begin(context, options, names)
-    options, graph, _, folder = begun
+    options, graph, *_ = begun
     source, shared = inputs.prepare(begun, validate=True)
     chosen: Any = {name: getattr(options, name) for name in ("metric", "extend", "schedule")}
     comparison = run_comparison(source.problem, rules=names, etas=grid, x=split(options.x), **chosen, **shared)
