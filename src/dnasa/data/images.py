@@ -21,11 +21,7 @@ def read_images(folder: Path) -> tuple[Rows, Rows | None]:
     every = [path for part in (train, *tests) for path in part]
     gray = all(_open(path).mode in ("L", "1", "I;16", "I") for path in every)
     size, mode = _open(every[0]).size, "L" if gray else "RGB"
-    understood = {"format": f"images, {'gray' if gray else 'color'}"}
-    rows = [
-        of_arrays(pixels(list(part), mode, size), np.array(list(part.values())), folder.name, understood=understood)
-        for part in (train, *tests)
-    ]
+    rows = [of_arrays(pixels([*part], mode, size), np.array([*part.values()]), folder.name) for part in (train, *tests)]
     return rows[0], rows[1] if tests else None
 
 
