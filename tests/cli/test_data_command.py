@@ -105,7 +105,7 @@ def test_a_process_among_several_does_not_count_the_nodes_by_its_own_files(
     monkeypatch.setattr(networks, "detect", lambda: "mpi")
     code, _, err = run(*words)
     assert code == 2
-    assert "has the data of 1 sites (node-0.csv), and there are 8 nodes" in err
+    assert "has 1 sites (node-0.csv), not 8" in err
 
 
 def test_tables_name_the_sites(tmp_path: Path, run: Run) -> None:

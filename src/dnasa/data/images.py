@@ -45,9 +45,7 @@ def by_class(folder: Path) -> dict[Path, str]:
         if path.suffix.lower() in KINDS and path.is_file()
     }
     if not classes:
-        raise InputError(
-            f"{folder} holds neither a table (.csv, .npz, ...) nor images in a folder for each class, such as cat/1.png."
-        )
+        raise InputError(f"{folder} holds neither a table nor images by class, such as cat/1.png.")
     return classes
 
 

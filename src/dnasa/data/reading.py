@@ -173,9 +173,7 @@ def _excel_as_csv(path: Path) -> bytes:
             warnings.simplefilter("ignore")  # about formats that have no values
             sheet = pd.read_excel(path, header=None, dtype=str, engine="openpyxl")
     except Exception as error:  # openpyxl and zipfile raise many kinds for damaged files
-        raise InputError(
-            f"{path.name} is not an Excel workbook, or has a password: save it again, or as .csv."
-        ) from error
+        raise InputError(f"{path.name} is not an Excel workbook, or has a password: save it as .csv.") from error
     filled = sheet.dropna(how="all").dropna(how="all", axis=1)
     return filled.apply(lambda column: column.str.strip()).to_csv(index=False, header=False).encode()
 
@@ -212,10 +210,7 @@ def read_libsvm(path: Path, features: int | None = None) -> tuple[np.ndarray, np
     try:
         inputs, labels = load_svmlight_file(io.BytesIO(read_bytes(path)), n_features=features, dtype=np.float32)
     except (ValueError, OverflowError) as error:
-        size = f" of {features} features" if features else ""
-        raise InputError(
-            f"{path.name} is not LIBSVM text (label index:value ...){size}: {first_line(error)}."
-        ) from error
+        raise InputError(f"{path.name} is not LIBSVM text (label index:value): {first_line(error)}.") from error
     return inputs.toarray(), labels
 
 
@@ -227,9 +222,7 @@ def read_arrays(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.
             chosen = {key: next((name for name in some if name in known), None) for key, some in names.items()}
             parts = {key: np.asarray(archive[name]) for key, name in chosen.items() if name is not None}
     except Exception as error:  # NumPy and zipfile raise many kinds for damaged files
-        raise InputError(
-            f"Cannot read {path}: it is not an archive of plain arrays. Write it with np.savez."
-        ) from error
+        raise InputError(f"{path} is not an archive of plain arrays: write it with np.savez.") from error
     optional = [key for key in names if key.startswith("test_")]
     missing = [key for key in names if key not in parts and (key not in optional or parts.keys() & set(optional))]
     if missing:

@@ -53,9 +53,7 @@ class Chosen(NamedTuple):
         used = {_name(every, one, what) for one in split_names(every, self.columns)} or set(rows.features)
         features = tuple(name for name in rows.features if name in used - dropped)
         if not features or rows.labels.name in dropped:
-            raise InputError(
-                f"{what} needs its target and at least one input: choose other --columns, --drop-columns or --id-column."
-            )
+            raise InputError(f"{what} needs its target and an input: correct --columns, --drop-columns or --id-column.")
         id_place = places.get(self.id_column or "")
         return rows._replace(features=features, id_column=None if id_place is None else every[id_place], absent=absent)
 
@@ -81,13 +79,9 @@ def of_arrays(inputs: Any, labels: Any, what: str = "the arrays") -> Rows:
     array, each = np.asarray(inputs), np.atleast_1d(np.asarray(labels))
     each = each[:, 0] if each.ndim == 2 and each.shape[1] == 1 else each
     if array.dtype.kind not in "fiub" or array.ndim < 2 or not array.size:
-        raise InputError(
-            f"The inputs of {what} must be numbers with one row per sample; these are {array.dtype} of shape {array.shape}."
-        )
+        raise InputError(f"The inputs of {what} must be rows of numbers, not {array.dtype} of shape {array.shape}.")
     if each.shape != (len(array),):
-        raise InputError(
-            f"There are {len(array)} rows of inputs and labels of shape {each.shape}: give one label per row."
-        )
+        raise InputError(f"{len(array)} rows have labels of shape {each.shape}: give one label per row.")
     column = without_blanks(pd.Series(each, name="label"))
     if array.ndim == 2:
         frame = as_frame(array)

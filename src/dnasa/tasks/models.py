@@ -52,9 +52,7 @@ def default(rows: Dataset) -> str:
     if rows.inputs.ndim == 4:
         return "resnet"
     if rows.inputs.ndim != 2:
-        raise InputError(
-            f"There is no default model for inputs of shape {rows.inputs.shape[1:]}: use Supervised with your own."
-        )
+        raise InputError(f"There is no default model for inputs of shape {rows.inputs.shape[1:]}: give your own.")
     return "mlp:32" if (rows.name, rows.source) == ("digits", "scikit-learn") else "mlp:64"
 
 
@@ -62,9 +60,7 @@ def make(text: str, rows: Dataset) -> Callable[[], nn.Module]:
     """The model for this data; an error says why it does not fit."""
     name, _ = parse(text)
     if name != "own" and (name in OF_TEXT) != bool(rows.vocabulary):
-        raise InputError(
-            f"gpt and lstm are the models for text, and for nothing else: leave --model out for {rows.name}."
-        )
+        raise InputError(f"gpt and lstm are the models for text: leave --model out for {rows.name}.")
     return network(text, rows.inputs.shape[1:], rows.outputs, rows.name)
 
 
@@ -92,9 +88,7 @@ def _perceptron(shape: Shape, outputs: int, words: list[str], data: str) -> Call
 
 def _lenet(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[], nn.Module]:
     if tuple(shape) != (1, 28, 28) or outputs > 10:
-        raise InputError(
-            f"lenet is for images of 1 x 28 x 28 pixels in at most 10 classes: use another --model for {data}."
-        )
+        raise InputError(f"lenet is for 1 x 28 x 28 pixels in at most 10 classes: use another --model for {data}.")
     return partial(lenet, outputs)
 
 

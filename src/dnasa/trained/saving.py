@@ -133,7 +133,7 @@ def _network(folder: Path, name: str, make: Callable[[], nn.Module], tensors: di
         raise
     except (RuntimeError, StopIteration, ValueError) as error:
         raise InputError(
-            f"model.safetensors in {folder} does not hold the parameters of {name}: train the model again."
+            f"{folder}/model.safetensors does not hold the parameters of {name}: train it again."
         ) from error
     return network
 
