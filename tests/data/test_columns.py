@@ -57,8 +57,8 @@ def test_inputs_are_the_columns_that_are_chosen(tmp_path: Path, options: Any, le
         ({"drop_columns": "pateint"}, "has no column 'pateint'. Its columns: patient"),
         ({"id_column": "pateint"}, "has no column 'pateint'"),
         ({"columns": "agee"}, "has no column 'agee'"),
-        ({"drop_columns": "kind"}, "The frame needs its target and at least one input"),
-        ({"columns": "kind"}, "The frame needs its target and at least one input"),
+        ({"drop_columns": "kind"}, "The frame needs its target and an input"),
+        ({"columns": "kind"}, "The frame needs its target and an input"),
     ],
 )
 def test_a_wrong_choice_gets_one_line(options: Any, words: str) -> None:

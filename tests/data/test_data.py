@@ -287,14 +287,14 @@ def test_openml_labels_become_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("x.npz", b"PK\x03\x04broken", "Cannot read"),
+        ("x.npz", b"PK\x03\x04broken", "not an archive"),
         ("x.npz", None, "it is no file or folder"),
         ("x.csv", b"a,kind\n1,x\n2,y\n", "too few"),
         ("x.npz", npz(inputs=X, labels=np.array([None] * 10)), "not an archive of plain arrays"),
         ("x.npz", archive({"inputs.npy": ENORMOUS, "labels.npy": npy(Y)}), "not an archive of plain arrays"),
-        ("x.npz", archive({"inputs": b"text", "labels.npy": npy(Y)}), "must be numbers"),
-        ("x.npz", npz(inputs=1.0, labels=Y), r"must be numbers .* shape \(\)"),
-        ("x.npz", npz(inputs=X, labels=1), r"10 rows of inputs and labels of shape \(1,\)"),
+        ("x.npz", archive({"inputs": b"text", "labels.npy": npy(Y)}), "must be rows of numbers"),
+        ("x.npz", npz(inputs=1.0, labels=Y), r"must be rows of numbers, .* shape \(\)"),
+        ("x.npz", npz(inputs=X, labels=1), r"10 rows have labels of shape \(1,\)"),
         ("x.npz", npz(inputs=X, labels=Y, test_labels=Y), "no array 'test_inputs'"),
     ],
 )

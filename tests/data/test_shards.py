@@ -146,7 +146,7 @@ def test_sites_with_names_are_the_nodes_in_order_and_may_have_test_rows(tmp_path
     assert rows.sites == (("bonn", 7), ("oslo", 32), ("rome", 15))
     for other, _ in in_processes(tmp_path / "d", [range(1), range(1, 3)], 3, target="kind"):
         assert other.sites == rows.sites
-    with pytest.raises(InputError, match=r"3 sites \(bonn, oslo, rome\), and there are 4 nodes: give --nodes 3"):
+    with pytest.raises(InputError, match=r"3 sites \(bonn, oslo, rome\), not 4: give --nodes 3"):
         data.from_shards(tmp_path / "d", range(4), 4, "kind")
 
 
@@ -170,7 +170,7 @@ def test_a_folder_called_digits_gets_the_network_of_a_users_data(tmp_path: Path)
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (npy(X), "node-0.npz: it is not an archive"),
+        (npy(X), "node-0.npz is not an archive"),
         (npz(inputs=X[:, :1], labels=Y), "node-1 has a column '1', which the other sites do not"),
         (
             npz(inputs=np.full((10, 2), np.inf), labels=Y),
@@ -216,10 +216,10 @@ def test_columns_are_matched_by_name_in_any_order(tmp_path: Path) -> None:
             "^oslo has a column 'more', which the other sites do not have: remove it, or leave it",
         ),
         (lambda f: f.rename(columns={"age": "Age"}), r"^oslo has no column 'age', .* \(it has a column 'Age'"),
-        (lambda f: f.assign(age="old"), "^Column 'age' of oslo holds text; at bonn it holds numbers: correct"),
+        (lambda f: f.assign(age="old"), "^Column 'age' of oslo holds text; at bonn numbers: correct"),
         (
             lambda f: f.assign(town=range(len(f))),
-            "^Column 'town' of oslo holds numbers; at bonn it holds text: correct",
+            "^Column 'town' of oslo holds numbers; at bonn text: correct",
         ),
     ],
 )
@@ -347,7 +347,7 @@ def test_a_site_of_few_rows_is_refused(tmp_path: Path) -> None:
 
 
 CODED: dict[str, Any] = {
-    "'kind' of rome holds numbers; at bonn it holds text: write it": lambda kind: (kind == "k1").astype(int),
+    "'kind' of rome holds numbers; at bonn text: write it": lambda kind: (kind == "k1").astype(int),
     "rome does not have the classes of the other sites": lambda kind: kind.replace("k0", "k9"),
     "rome has a class in fewer than 5 rows that no": lambda kind: kind.where(kind.index > 1, "k11"),
     "rome has one class only": lambda kind: "k1",

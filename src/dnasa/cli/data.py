@@ -1,6 +1,5 @@
 """`dnasa data`: the datasets, and how data is read and divided among nodes."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +10,6 @@ from dnasa.cli.rendering import console, print_fitting, print_line, settings_tab
 from dnasa.core import InputError
 
 if TYPE_CHECKING:
-    from dnasa.data import Dataset
     from dnasa.tasks.sources import SourceOptions
 
 
@@ -58,7 +56,7 @@ def print_data(options: "SourceOptions") -> None:
     if rows.encoding is None:
         print_fitting(datasets.sizes(rows), f"{rows.name}, from {rows.source}")
     else:
-        print_own(options, rows)
+        console.print(settings_table(datasets.reading(rows), f"{rows.name}, from {rows.source}"))
     kinds = {"classification": "Rows of each class", "regression": "Targets"}
     table = datasets.division(rows, shards)
     print_fitting(
@@ -66,21 +64,3 @@ def print_data(options: "SourceOptions") -> None:
     )
     for sentence in (*rows.warnings, *sources.uneven(rows.sites, None)):
         print_line(f"Warning: {sentence}")
-
-
-def print_own(options: "SourceOptions", rows: "Dataset") -> None:
-    """A file is read once more for its columns as they were before they were encoded."""
-    from dnasa.data import loading, shards
-    from dnasa.data.rows import Chosen
-    from dnasa.tasks import datasets
-
-    folder, path = options.shard_dir, Path(options.data or "")
-    if folder is not None:
-        path = shards.node_paths(folder, range(1), options.nodes)[0]
-    read, _ = loading.read(path, options.target)
-    chosen = Chosen(options.columns, options.drop_columns, options.id_column)
-    read = chosen.of(read, path.name, partly=folder is not None)
-    console.print(settings_table(datasets.reading(rows, read.understood), f"{rows.name}, from {rows.source}"))
-    if read.features:
-        where = "" if folder is None else f" of {path.name}"
-        print_fitting(datasets.columns(read), f"Columns{where}")

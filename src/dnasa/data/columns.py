@@ -88,10 +88,8 @@ def numbers(name: str, column: "pd.Series", missing: bool = False) -> np.ndarray
         converted = pd.to_numeric(column, errors="coerce")
         bad = (converted.isna() & column.notna()).to_numpy()
         if bad.any():
-            text = column.iloc[int(np.argmax(bad))]
-            raise InputError(
-                f"Column '{name}' must hold numbers; {row_of(column, bad)} has '{text!s:.40}': correct it."
-            )
+            word = column.iloc[int(np.argmax(bad))]
+            raise InputError(f"Column '{name}' must hold numbers; {row_of(column, bad)} has '{word!s:.40}'.")
         column = converted
     numpy_type = isinstance(column.dtype, np.dtype)  # others of pandas have a value for what is missing
     values = column.to_numpy() if numpy_type else column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -99,7 +97,7 @@ def numbers(name: str, column: "pd.Series", missing: bool = False) -> np.ndarray
     bad = np.abs(values) >= FLOAT32 if missing else ~(np.abs(values) < FLOAT32)
     if bad.any():
         raise InputError(
-            f"Column '{name}' has a missing, infinite or enormous value ({row_of(column, bad)}): fill, scale or drop it."
+            f"Column '{name}' has a missing, infinite or enormous value ({row_of(column, bad)}): correct it."
         )
     return values
 

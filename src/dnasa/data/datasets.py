@@ -48,9 +48,7 @@ def load_known(name: str, context: int = CONTEXT) -> Dataset:
     paths = local_files(name)
     if name == "shakespeare":
         if not paths:
-            raise InputError(
-                "There is no $DNASA_DATA/text/shakespeare.txt: put a text there, or give one with --data my.txt."
-            )
+            raise InputError("There is no $DNASA_DATA/text/shakespeare.txt: put a text there, or give --data my.txt.")
         return from_text(paths[0], context)._replace(name=name, files=(paths[0].name,))
     known = KNOWN[name]
     if paths:
@@ -68,9 +66,7 @@ def _dataset(name: str, parts: Parts, source: str) -> Dataset:
     train, test = ((parts[f"{part}inputs"], parts[f"{part}labels"]) for part in ("", "test_"))
     for inputs, labels in (train, test):
         if labels.ndim != 1 or len(inputs) != len(labels) or not len(labels):
-            raise InputError(
-                f"The files of {name} in {source} must have one label per row, and rows for training and testing."
-            )
+            raise InputError(f"The files of {name} in {source} must have rows, and one label per row.")
     return Dataset(name, *train, *test, source)
 
 

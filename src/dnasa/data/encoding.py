@@ -141,9 +141,7 @@ class Encoding(NamedTuple):
     def _checked_array(self, rows: Any) -> np.ndarray:
         array = np.asarray(rows)
         if array.shape[1:] != self.shape or array.dtype.kind not in "fiub":
-            raise InputError(
-                f"Rows must be numbers of shape {self.shape}; these are {array.dtype} of shape {array.shape[1:]}."
-            )
+            raise InputError(f"Rows must be numbers of shape {self.shape}, not {array.dtype} of {array.shape[1:]}.")
         return array if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
 
     def _columns(self, table: "pd.DataFrame", picked: np.ndarray | None = None) -> Iterator[np.ndarray]:
@@ -174,8 +172,7 @@ class Encoding(NamedTuple):
         if len(names) == len(wanted) + 1 and are_positions([*wanted, self.target]):
             return list(map(int, wanted))
         raise InputError(
-            f"Columns without names: the model needs {len(wanted)} in the order {', '.join(wanted[:3])}, ...; {len(names)} are "
-            "given."
+            f"Columns without names: the model needs {len(wanted)}, {', '.join(wanted[:3])}, ...; there are {len(names)}."
         )
 
     # ------------------------------------------------------------ targets
@@ -209,10 +206,7 @@ class Encoding(NamedTuple):
         try:
             return np.array([number[value] for value in values.tolist()], np.int64)
         except KeyError as error:
-            raise InputError(
-                f"Column '{self.target}' has the class {error}, which the model does not know: it knows "
-                f"{', '.join(map(str, self.classes[:10]))}."
-            ) from error
+            raise InputError(f"Column '{self.target}' has the class {error}, which the model does not know.") from error
 
     # ------------------------------------------------------------ on disk
 
@@ -273,11 +267,8 @@ def _number_inputs(feature: Feature, column: "pd.Series") -> Iterator[np.ndarray
     gaps = np.isnan(values)
     if feature.fill is None:
         if gaps.any():
-            where = row_of(column, gaps)
-            raise InputError(
-                f"Column '{feature.name}' has a missing value ({where}), and the training rows had none: fill it or drop "
-                "the row."
-            )
+            where = f"Column '{feature.name}' has a missing value ({row_of(column, gaps)})"
+            raise InputError(f"{where}, and the training rows had none: fill it or drop the row.")
         yield values
     else:
         yield np.where(gaps, feature.fill, values)

@@ -21,11 +21,7 @@ def read_images(folder: Path) -> tuple[Rows, Rows | None]:
     every = [path for part in (train, *tests) for path in part]
     gray = all(_open(path).mode in ("L", "1", "I;16", "I") for path in every)
     size, mode = _open(every[0]).size, "L" if gray else "RGB"
-    understood = {"format": f"images, {'gray' if gray else 'color'}"}
-    rows = [
-        of_arrays(pixels(list(part), mode, size), np.array(list(part.values())), folder.name, understood=understood)
-        for part in (train, *tests)
-    ]
+    rows = [of_arrays(pixels([*part], mode, size), np.array([*part.values()]), folder.name) for part in (train, *tests)]
     return rows[0], rows[1] if tests else None
 
 
@@ -49,9 +45,7 @@ def by_class(folder: Path) -> dict[Path, str]:
         if path.suffix.lower() in KINDS and path.is_file()
     }
     if not classes:
-        raise InputError(
-            f"{folder} holds neither a table (.csv, .npz, ...) nor images in a folder for each class, such as cat/1.png."
-        )
+        raise InputError(f"{folder} holds neither a table nor images by class, such as cat/1.png.")
     return classes
 
 

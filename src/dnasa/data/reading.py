@@ -9,7 +9,7 @@ import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from dnasa.extras import needed_by
 if TYPE_CHECKING:
     import pandas as pd
 
+Table = tuple["pd.DataFrame", tuple[str, ...]]
 SAMPLE = 1 << 16  # bytes from which separator and decimal sign are found
 SEPARATORS = ",;\t|"
 BOM = b"\xef\xbb\xbf"  # the byte-order mark that some programs write before UTF-8 text
@@ -37,14 +38,6 @@ ARRAYS = {  # what an array of an .npz may be called
 }
 
 
-class Table(NamedTuple):
-    """The columns of a file, how it was read, and what was left out."""
-
-    frame: "pd.DataFrame"
-    format: str
-    notes: tuple[str, ...] = ()
-
-
 def kind(path: Path) -> str:
     """The end of the name, without .gz."""
     return Path(path.name.removesuffix(".gz")).suffix.lower()
@@ -56,13 +49,13 @@ def read_file(path: Path, target: Any) -> tuple[Rows, Rows | None]:
         raise InputError(f"There is no file {path}.")
     if kind(path) == ".npz":
         arrays = read_arrays(path, ARRAYS)
-        train = of_arrays(arrays["inputs"], arrays["labels"], path.name, understood={"format": "npz"})
+        train = of_arrays(arrays["inputs"], arrays["labels"], path.name)
         has_tests = "test_inputs" in arrays
         return train, of_arrays(arrays["test_inputs"], arrays["test_labels"], path.name) if has_tests else None
     if kind(path) in LIBSVM:
-        return of_arrays(*read_libsvm(path), path.name, understood={"format": "LIBSVM"}), None
-    table = read_table(path)
-    return of_frame(table.frame, target, path.name, understood={"format": table.format}, notes=table.notes), None
+        return of_arrays(*read_libsvm(path), path.name), None
+    frame, notes = read_table(path)
+    return of_frame(frame, target, path.name, notes), None
 
 
 def read_rows(path: Path, encoding: Encoding) -> tuple[Any, list[Any]]:
@@ -82,7 +75,7 @@ def read_rows(path: Path, encoding: Encoding) -> tuple[Any, list[Any]]:
         rows, _ = read_libsvm(path)
         missing = max(0, len(encoding.features) - rows.shape[1])  # columns at the end without a value in any row
         return np.pad(rows, ((0, 0), (0, missing))), []
-    frame = read_table(path, encoding.id_column).frame
+    frame, _ = read_table(path, encoding.id_column)
     place = position(list(frame.columns), encoding.id_column or "")
     return frame, [] if place is None else frame.iloc[:, place].tolist()
 
@@ -91,14 +84,13 @@ def read_rows(path: Path, encoding: Encoding) -> tuple[Any, list[Any]]:
 
 
 def read_table(path: Path, as_text: str | None = None) -> Table:
-    """Parquet, a workbook, or text. The column `as_text` stays text, so that 007 stays 007."""
+    """Parquet, a workbook, or text; and sentences about what was left out. The column `as_text` stays text, as 007."""
     if kind(path) not in KINDS:
         raise InputError(f"{path.name} has no format that can be read: save it as .csv. Formats: {', '.join(KINDS)}.")
     if kind(path) == ".parquet":
-        return Table(_read_parquet(path), "parquet")
+        return _read_parquet(path), ()
     if kind(path) == ".xlsx":
-        raw, sheet = _excel_as_csv(path)
-        return _read_text(path, raw, as_text, ",")._replace(format=f"Excel, sheet '{sheet}'")
+        return _read_text(path, _excel_as_csv(path), as_text, ",")
     return _read_text(path, read_bytes(path).removeprefix(BOM), as_text)
 
 
@@ -131,7 +123,7 @@ def _read_text(path: Path, raw: bytes, as_text: str | None, separators: str = SE
     frame.index = pd.RangeIndex(1, 1 + len(frame))
     surplus = [name for place, name in enumerate(frame.columns) if _is_surplus(frame, name, place)]
     note = "Columns without a name that are empty or count the rows are not used."
-    return Table(frame.drop(columns=surplus), f"text, separated by {sign!r}", (note,) if surplus else ())
+    return frame.drop(columns=surplus), (note,) if surplus else ()
 
 
 def _decimal(sample: str, sign: str) -> str:
@@ -170,8 +162,8 @@ def _is_surplus(frame: "pd.DataFrame", name: str, place: int) -> bool:
     return bool(frame[name].isna().all()) or (place == 0 and np.array_equal(frame[name], np.arange(len(frame))))
 
 
-def _excel_as_csv(path: Path) -> tuple[bytes, str]:
-    """The first sheet of a workbook as text with commas, so that its cells are read as those of a .csv file; its name."""
+def _excel_as_csv(path: Path) -> bytes:
+    """The first sheet of a workbook as text with commas, so that its cells are read as those of a .csv file."""
     import pandas as pd
 
     with needed_by(f"Reading {path.name}"):
@@ -179,14 +171,11 @@ def _excel_as_csv(path: Path) -> tuple[bytes, str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about formats that have no values
-            with pd.ExcelFile(path, engine="openpyxl") as book:
-                name, sheet = str(book.sheet_names[0]), book.parse(0, header=None, dtype=str)
+            sheet = pd.read_excel(path, header=None, dtype=str, engine="openpyxl")
     except Exception as error:  # openpyxl and zipfile raise many kinds for damaged files
-        raise InputError(
-            f"{path.name} is not an Excel workbook, or has a password: save it again, or as .csv."
-        ) from error
+        raise InputError(f"{path.name} is not an Excel workbook, or has a password: save it as .csv.") from error
     filled = sheet.dropna(how="all").dropna(how="all", axis=1)
-    return filled.apply(lambda column: column.str.strip()).to_csv(index=False, header=False).encode(), name
+    return filled.apply(lambda column: column.str.strip()).to_csv(index=False, header=False).encode()
 
 
 def _read_parquet(path: Path) -> "pd.DataFrame":
@@ -221,10 +210,7 @@ def read_libsvm(path: Path, features: int | None = None) -> tuple[np.ndarray, np
     try:
         inputs, labels = load_svmlight_file(io.BytesIO(read_bytes(path)), n_features=features, dtype=np.float32)
     except (ValueError, OverflowError) as error:
-        size = f" of {features} features" if features else ""
-        raise InputError(
-            f"{path.name} is not LIBSVM text (label index:value ...){size}: {first_line(error)}."
-        ) from error
+        raise InputError(f"{path.name} is not LIBSVM text (label index:value): {first_line(error)}.") from error
     return inputs.toarray(), labels
 
 
@@ -236,9 +222,7 @@ def read_arrays(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.
             chosen = {key: next((name for name in some if name in known), None) for key, some in names.items()}
             parts = {key: np.asarray(archive[name]) for key, name in chosen.items() if name is not None}
     except Exception as error:  # NumPy and zipfile raise many kinds for damaged files
-        raise InputError(
-            f"Cannot read {path}: it is not an archive of plain arrays. Write it with np.savez."
-        ) from error
+        raise InputError(f"{path} is not an archive of plain arrays: write it with np.savez.") from error
     optional = [key for key in names if key.startswith("test_")]
     missing = [key for key in names if key not in parts and (key not in optional or parts.keys() & set(optional))]
     if missing:

@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 class Rows(NamedTuple):
     """`inputs` are a frame, of which the columns `features` are used, or an array; `labels` are a column with its name.
 
-    `understood` says how the file was read, by name; `notes` are sentences about what was left out. `id_column` names the
-    rows and is not an input. `absent` are columns that were to be left out and are not there.
+    `notes` are sentences about what was left out. `id_column` names the rows and is not an input. `absent` are columns that
+    were to be left out and are not there.
     """
 
     inputs: Any
     labels: "pd.Series"
     features: tuple[str, ...] = ()
-    understood: dict[str, str] = {}  # noqa: RUF012 (never changed)
     notes: tuple[str, ...] = ()
     id_column: str | None = None
     absent: tuple[str, ...] = ()
@@ -54,14 +53,12 @@ class Chosen(NamedTuple):
         used = {_name(every, one, what) for one in split_names(every, self.columns)} or set(rows.features)
         features = tuple(name for name in rows.features if name in used - dropped)
         if not features or rows.labels.name in dropped:
-            raise InputError(
-                f"{what} needs its target and at least one input: choose other --columns, --drop-columns or --id-column."
-            )
+            raise InputError(f"{what} needs its target and an input: correct --columns, --drop-columns or --id-column.")
         id_place = places.get(self.id_column or "")
         return rows._replace(features=features, id_column=None if id_place is None else every[id_place], absent=absent)
 
 
-def of_frame(frame: "pd.DataFrame", target: Any, what: str, **more: Any) -> Rows:
+def of_frame(frame: "pd.DataFrame", target: Any, what: str, notes: tuple[str, ...] = ()) -> Rows:
     """Make rows of a table; its columns are named by text. The target is given by name or by position from 0."""
     if any(not isinstance(name, str) for name in frame.columns):
         frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
@@ -72,28 +69,24 @@ def of_frame(frame: "pd.DataFrame", target: Any, what: str, **more: Any) -> Rows
     features = tuple(name for name in columns if name != label)
     if not features:
         raise InputError(f"{what} has one column: it needs the target and at least one column of inputs.")
-    return Rows(frame, frame[label], features, **more)
+    return Rows(frame, frame[label], features, notes)
 
 
-def of_arrays(inputs: Any, labels: Any, what: str = "the arrays", **more: Any) -> Rows:
+def of_arrays(inputs: Any, labels: Any, what: str = "the arrays") -> Rows:
     """Numbers with one row per sample, and a label for each."""
     import pandas as pd
 
     array, each = np.asarray(inputs), np.atleast_1d(np.asarray(labels))
     each = each[:, 0] if each.ndim == 2 and each.shape[1] == 1 else each
     if array.dtype.kind not in "fiub" or array.ndim < 2 or not array.size:
-        raise InputError(
-            f"The inputs of {what} must be numbers with one row per sample; these are {array.dtype} of shape {array.shape}."
-        )
+        raise InputError(f"The inputs of {what} must be rows of numbers, not {array.dtype} of shape {array.shape}.")
     if each.shape != (len(array),):
-        raise InputError(
-            f"There are {len(array)} rows of inputs and labels of shape {each.shape}: give one label per row."
-        )
+        raise InputError(f"{len(array)} rows have labels of shape {each.shape}: give one label per row.")
     column = without_blanks(pd.Series(each, name="label"))
     if array.ndim == 2:
         frame = as_frame(array)
-        return Rows(frame, column, tuple(frame.columns), **more)
-    return Rows(array if array.dtype == np.uint8 else as_float32(array, "the inputs"), column, **more)
+        return Rows(frame, column, tuple(frame.columns))
+    return Rows(array if array.dtype == np.uint8 else as_float32(array, "the inputs"), column)
 
 
 def split_names(columns: list[str], names: Any) -> list[str]:

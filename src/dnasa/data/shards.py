@@ -120,9 +120,7 @@ def node_paths(folder: Path, local_nodes: range, nodes: int) -> list[Path]:
     if len(entries) == len(local_nodes):
         return entries  # this process has its own data only
     names = ", ".join(path.name for path in entries[:5]) + (", ..." if len(entries) > 5 else "")
-    raise InputError(
-        f"{folder} has the data of {len(entries)} sites ({names}), and there are {nodes} nodes: give --nodes {len(entries)}."
-    )
+    raise InputError(f"{folder} has {len(entries)} sites ({names}), not {nodes}: give --nodes {len(entries)}.")
 
 
 def count_nodes(folder: Path) -> int:

@@ -177,9 +177,7 @@ def summarize(rows: "Rows", train: np.ndarray, test: "Rows", test_picked: np.nda
     for labels in (rows.labels, test.labels):
         if labels.isna().any():
             first = columns.row_of(labels, labels.isna().to_numpy())
-            raise InputError(
-                f"Column '{labels.name}' has rows without a label (the first is {first}): fill or drop them."
-            )
+            raise InputError(f"Column '{labels.name}' has rows without a label, first {first}: fill or drop them.")
     target = _target(str(rows.labels.name), rows.labels.iloc[train], test.labels.iloc[test_picked], task)
     shape = tuple(rows.inputs.shape[1:])
     return Summary(len(train), shape, features, array, target, len(test_picked), rows.absent)

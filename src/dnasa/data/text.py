@@ -26,9 +26,7 @@ def from_text(path: str | Path, context: int = CONTEXT) -> Dataset:
     try:
         text = read_bytes(path).removeprefix(BOM).decode()
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path.name} is not UTF-8 text (byte {error.start:,}): convert it, such as with iconv."
-        ) from error
+        raise InputError(f"{path.name} is not UTF-8 text (byte {error.start:,}): convert it.") from error
     characters, tokens = np.unique(np.frombuffer(text.encode("utf-32-le"), np.uint32), return_inverse=True)
     train, test = np.split(tokens.astype(np.int64), [len(tokens) * 9 // 10])
     if len(test) <= context or len(characters) < 2:

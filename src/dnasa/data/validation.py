@@ -29,9 +29,7 @@ def hold_out(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 def _part(rows: int, share: float = 1 / SHARE) -> int:
     if rows < 2:
-        raise InputError(
-            "A node has one training row: choosing stepsizes, or stopping early, needs another to validate on."
-        )
+        raise InputError("A node has one training row, and needs another to validate on.")
     return max(1, int(rows * share + 1e-9))
 
 

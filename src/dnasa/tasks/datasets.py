@@ -1,6 +1,5 @@
 """Known datasets, how the user's own were read, and how rows are divided among the nodes."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,10 +7,8 @@ import pandas as pd
 
 from dnasa.core import InputError
 from dnasa.data import DATASETS, Dataset, load
-from dnasa.data.columns import kind_of, numbers
 from dnasa.data.datasets import cache_folder, local_files
 from dnasa.data.partitions import class_table
-from dnasa.data.rows import Rows
 from dnasa.tasks.sources import first_of, preparation
 
 MOST_CLASSES = 40  # that are listed
@@ -53,8 +50,8 @@ def _shares(data: Dataset) -> np.ndarray:
 # ---------------------------------------------------------------- the user's own rows
 
 
-def reading(data: Dataset, how: Mapping[str, str]) -> dict[str, str]:
-    """How a file or folder was read: `how`, its target, and what was done to its columns."""
+def reading(data: Dataset) -> dict[str, str]:
+    """How a file or folder was read: its rows, its target, and what was done to its columns."""
     encoding = data.encoding
     assert encoding is not None
     counts = [sum(feature.kind == kind for feature in encoding.features) for kind in ("number", "text")]
@@ -62,7 +59,6 @@ def reading(data: Dataset, how: Mapping[str, str]) -> dict[str, str]:
     train, test = len(data.labels), sum(data.test_counts) or len(data.test_labels)
     rows = {
         "rows": f"{train + test:,}: {train:,} for training, {test:,} for testing{', of all nodes' * bool(data.test_counts)}",
-        **how,
         **({"columns": columns} if columns else {"one row": " x ".join(map(str, encoding.shape))}),
         "target": encoding.target,
         "task": encoding.task,
@@ -73,23 +69,6 @@ def reading(data: Dataset, how: Mapping[str, str]) -> dict[str, str]:
     if encoding.target_mean is not None and encoding.target_scale is not None:
         rows["target's mean"] = f"{encoding.target_mean[0]:.5g}, standard deviation {encoding.target_scale[0]:.5g}"
     return rows | {"inputs of the model": " ".join(preparation(data)) or "bytes, from -2 to 2"}
-
-
-def columns(rows: Rows) -> pd.DataFrame:
-    """Every column of a table: its type, missing values, and categories or range."""
-    return pd.DataFrame([_column(name, rows.column(name)) for name in rows.features])
-
-
-def _column(name: str, column: pd.Series) -> dict[str, str]:
-    if kind_of(name, column) == "text":
-        categories = [f"'{value}'" for value in pd.unique(column.dropna())]
-        kind, values = "text", f"{len(categories)} different: {first_of(categories, 4)}"
-    else:
-        array, kind = numbers(name, column, missing=True), str(column.dtype)
-        values = f"{np.nanmin(array):.4g} to {np.nanmax(array):.4g}, mean {np.nanmean(array):.4g}"
-        if len(array) > 20 and (array % 1 == 0).all() and len(np.unique(array)) == len(array):
-            values += "; different in every row: an identifier?"
-    return {"column": name, "type": kind, "missing": f"{column.isna().sum():,}", "values": values}
 
 
 # ---------------------------------------------------------------- the nodes' rows

@@ -1,7 +1,6 @@
 """Models by name, as `--model` takes them, and the default for each kind of data."""
 
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
@@ -10,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import nn
 
-from dnasa.core import InputError, choose
+from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.data.text import CONTEXT
 from dnasa.problems.models import ACTIVATIONS, gpt, lenet, perceptron, resnet
@@ -28,8 +27,6 @@ def parse(text: str) -> tuple[str, list[str]]:
         known = ", ".join(MODELS)
         raise InputError(f"Unknown model '{text:.60}'. Choose from: {known}, or give your own as my_file.py:make.")
     if not re.fullmatch(name + MODELS[name].pattern, text):
-        for word in re.findall(r"(?:^|,)([A-Za-z]\w*)(?=,|$)", rest) if name == "mlp" else ():
-            choose("activation", word, ACTIVATIONS)
         raise InputError(f"Cannot read the model '{text:.40}'. Write {MODELS[name].form}.")
     return name, rest.split(",") if rest else []
 
@@ -55,9 +52,7 @@ def default(rows: Dataset) -> str:
     if rows.inputs.ndim == 4:
         return "resnet"
     if rows.inputs.ndim != 2:
-        raise InputError(
-            f"There is no default model for inputs of shape {rows.inputs.shape[1:]}: use Supervised with your own."
-        )
+        raise InputError(f"There is no default model for inputs of shape {rows.inputs.shape[1:]}: give your own.")
     return "mlp:32" if (rows.name, rows.source) == ("digits", "scikit-learn") else "mlp:64"
 
 
@@ -93,24 +88,13 @@ def _perceptron(shape: Shape, outputs: int, words: list[str], data: str) -> Call
 
 def _lenet(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[], nn.Module]:
     if tuple(shape) != (1, 28, 28) or outputs > 10:
-        raise InputError(
-            f"lenet is for images of 1 x 28 x 28 pixels in at most 10 classes: use another --model for {data}."
-        )
+        raise InputError(f"lenet is for 1 x 28 x 28 pixels in at most 10 classes: use another --model for {data}.")
     return partial(lenet, outputs)
 
 
 def _resnet(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[], nn.Module]:
-    if len(shape) == 2:
-        raise InputError(f"resnet needs images with a channel axis: store inputs[:, None] in {data}.")
     if len(shape) != 3:
-        raise InputError(f"resnet is for images, channels x height x width: use mlp or linear for {data}.")
-    if shape[2] <= 4 < min(shape[:2]):
-        channels, height, width = shape
-        warnings.warn(
-            f"The images of {data} are read as {channels} channels of {height} x {width}: store them as channels x height x "
-            "width if their channels come last.",
-            stacklevel=2,
-        )
+        raise InputError(f"resnet is for images, channels x height x width: store {data} so, or use mlp or linear.")
     width, norm = int(words[0]) if words else 32, words[1] if len(words) > 1 else "batch"
     return partial(resnet, shape[0], outputs, (width, 2 * width, 4 * width), norm)
 
@@ -133,7 +117,7 @@ MODELS = {
     "linear": Named("", "linear", _perceptron),
     "mlp": Named(
         f"(:{SIZE}(,{SIZE})*(,({'|'.join(ACTIVATIONS)}))?(,dropout=0?\\.\\d{{1,6}})?)?",
-        "mlp, mlp:128,64 with the widths of the hidden layers, or mlp:128,64,relu,dropout=0.1",
+        f"mlp, mlp:128,64 with hidden widths, or mlp:128,64,relu,dropout=0.1; activations: {', '.join(ACTIVATIONS)}",
         lambda shape, outputs, words, data: _perceptron(shape, outputs, words or ["64"], data),
     ),
     "lenet": Named("", "lenet", _lenet),

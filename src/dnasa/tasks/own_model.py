@@ -66,7 +66,5 @@ def _function(path: Path, name: str, code: bytes | None) -> tuple[Callable[..., 
         raise InputError(f"{path} {failure(path, error)}.") from error
     make = getattr(module, name, None)
     if not callable(make):
-        raise InputError(
-            f"{path} has no function {name}: define {name}(inputs, outputs), which returns a torch module."
-        )
+        raise InputError(f"{path} has no function {name}: define {name}(inputs, outputs).")
     return make, code

@@ -103,9 +103,7 @@ def class_weights(rows: Dataset, how: ClassWeight) -> np.ndarray | None:
     names = list(rows.encoding.classes) if rows.encoding else list(range(rows.classes))
     for name, weight in how.items():
         if name not in names or not 0 <= weight < np.inf:
-            raise InputError(
-                f"The class weight {name}: {weight} does not fit: classes are {names[:10]}, weights from 0 on."
-            )
+            raise InputError(f"The class weight {name}: {weight} does not fit: classes are {names[:10]}.")
     return np.array([float(how.get(name, 1)) for name in names])
 
 

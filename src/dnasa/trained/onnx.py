@@ -36,7 +36,7 @@ def export(model: TrainedModel, path: Path) -> float:
             module,
             (rows,),
             input_names=["rows"],
-            output_names=[output_name(model)],
+            output_names=["values" if model.task == "regression" else "logits"],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             dynamo=True,
             verbose=False,
@@ -56,10 +56,6 @@ def export(model: TrainedModel, path: Path) -> float:
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}. Choose another place.") from error
     return difference
-
-
-def output_name(model: TrainedModel) -> str:
-    return "values" if model.task == "regression" else "logits"
 
 
 def example(model: TrainedModel) -> Tensor:

@@ -36,28 +36,24 @@ def save(folder: str | Path, model: TrainedModel, name: str, about: dict[str, An
         name: The name of its network, as `--model` takes it.
         about: Further entries of `model.json`.
     """
-    from safetensors.torch import save as serialised
+    from safetensors.torch import save as serialized
 
     own = OwnFiles(make_folder(folder))
     description = {
         "format": FORMAT,
         "model": name,
-        "outputs": model.encoding.outputs,
         "inputs": model.kind,
         "encoding": model.encoding.to_json(),
         "versions": versions(),
         **(about or {}),
     }
     if own_model.is_own(name):
-        file, function = own_model.parts(name)
+        _, function = own_model.parts(name)
         code = own_model.source(name)
-        description |= {
-            "model": f"{COPY}:{function}",
-            "file": str(file.resolve()),
-            "sha256": hashlib.sha256(code).hexdigest(),
-        }
+        description |= {"model": f"{COPY}:{function}", "sha256": hashlib.sha256(code).hexdigest()}
         own.write(COPY, code)
-    own.write("model.safetensors", serialised(_tensors(model.network)))
+    tensors = {part: a.detach().cpu().contiguous() for part, a in _named(model.network).items()}
+    own.write("model.safetensors", serialized(tensors))
     own.write("model.json", to_json(description))
 
 
@@ -75,10 +71,13 @@ def load(folder: str | Path, trust: bool = False) -> TrainedModel:
     with refusing_damage(path / "model.json"):
         if description["format"] != FORMAT:
             raise InputError(f"{path / 'model.json'} is of another version of dnasa: train the model again.")
-        name, outputs, kind = str(description["model"]), int(description["outputs"]), description["inputs"]
-        encoding = Encoding.from_json(description["encoding"])
-        if kind not in KINDS or outputs != encoding.outputs:
-            raise ValueError("inputs or outputs")
+        name, kind, encoding = (
+            str(description["model"]),
+            description["inputs"],
+            Encoding.from_json(description["encoding"]),
+        )
+        if kind not in KINDS:
+            raise ValueError("inputs")
     tensors = _read(path / "model.safetensors")
     if own_model.is_own(name):
         code = _own_code(path, name, description.get("sha256"), trust)
@@ -88,12 +87,8 @@ def load(folder: str | Path, trust: bool = False) -> TrainedModel:
     return TrainedModel(_network(path, name, make, tensors), encoding, kind)
 
 
-def _tensors(network: nn.Module) -> dict[str, Tensor]:
-    """The tensors to save; shared parameters occur once, under the first of their names."""
-    return {name: a.detach().cpu().contiguous() for name, a in _named(network).items()}
-
-
 def _named(network: nn.Module) -> dict[str, Tensor]:
+    """The tensors to save; shared parameters occur once, under the first of their names."""
     persistent = network.state_dict(keep_vars=True)
     first = {id(a): name for name, a in reversed(persistent.items())}
     return {name: a for name, a in persistent.items() if first[id(a)] == name}
@@ -138,7 +133,7 @@ def _network(folder: Path, name: str, make: Callable[[], nn.Module], tensors: di
         raise
     except (RuntimeError, StopIteration, ValueError) as error:
         raise InputError(
-            f"model.safetensors in {folder} does not hold the parameters of {name}: train the model again."
+            f"{folder}/model.safetensors does not hold the parameters of {name}: train it again."
         ) from error
     return network
 
