@@ -161,12 +161,12 @@ def test_a_network_resumes_exactly_too(tmp_path: Path) -> None:
     complete = run(*words, "--out", tmp_path / "uninterrupted")
     assert complete.returncode == 0, complete.stderr
     script = (
-        "import os, signal, sys; from dnasa.problems import classification as c; from dnasa import cli\n"
-        "original = c.Classification.gradient\n"
+        "import os, signal, sys; from dnasa.problems import supervised as c; from dnasa import cli\n"
+        "original = c.Supervised.gradient\n"
         "def gradient(self, x, nodes, seeds, t):\n"
         "    if t == 47: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return original(self, x, nodes, seeds, t)\n"
-        "c.Classification.gradient = gradient; cli.main()"
+        "c.Supervised.gradient = gradient; cli.main()"
     )
     killed = subprocess.run(
         [sys.executable, "-c", script, *words, "--out", str(tmp_path / "a"), "--checkpoint-every", "10"],
