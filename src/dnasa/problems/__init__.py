@@ -46,3 +46,6 @@ if not TYPE_CHECKING:
         with needed_by(f"dnasa.problems.{name}"):
             module = import_module(f"dnasa.problems.{MODULES.get(name, name)}")
         return getattr(module, name, module)
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)

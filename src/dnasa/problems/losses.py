@@ -79,8 +79,7 @@ def cross_entropy_slopes(logits: Tensor, labels: Tensor) -> Tensor:
 KNOWN: dict[Loss, StackedLoss] = {
     cross_entropy: StackedLoss(cross_entropies, cross_entropy_slopes),
     mse_loss: StackedLoss(
-        lambda outputs, targets: ((outputs - targets) ** 2).sum(-1),
-        lambda outputs, targets: 2 * (outputs - targets),
+        lambda outputs, targets: ((outputs - targets) ** 2).sum(-1), lambda outputs, targets: 2 * (outputs - targets)
     ),
     binary_cross_entropy_with_logits: StackedLoss(
         lambda outputs, targets: binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(-1),

@@ -85,15 +85,15 @@ def as_stack(module: nn.Module) -> Stack | None:
     for part in modules:
         spatial = isinstance(part, (nn.Conv2d, *POOLING))
         if spatial and not planes:
-            layers.append(ToPlanes())
+            layers.append(TO_PLANES)
         elif planes and not spatial and not isinstance(part, ACTIVATIONS):
             if not isinstance(part, nn.Flatten):
                 return None
-            layers.append(ToRows())
+            layers.append(TO_ROWS)
         layer = _layer(part)
         if layer is None:
             return None
-        if not (planes and isinstance(layer, FlattenRows)):  # ToRows has flattened the planes
+        if not (planes and layer is FLATTEN_ROWS):  # TO_ROWS has flattened the planes
             layers.append(layer)
         planes = spatial or (planes and isinstance(part, ACTIVATIONS))
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -113,12 +113,12 @@ def _layer(part: nn.Module) -> "Layer | None":
     if type(part) is nn.Linear:
         return Linear(part)
     if type(part) is nn.Tanh:
-        return Tanh()
+        return TANH
     if type(part) is nn.Conv2d:
         plain = part.groups == 1 and part.dilation == (1, 1) and part.padding_mode == "zeros"
         return Conv2d(part) if plain and not isinstance(part.padding, str) else None
     if type(part) is nn.Flatten:
-        return FlattenRows() if part.start_dim == 1 and part.end_dim == -1 else None
+        return FLATTEN_ROWS if part.start_dim == 1 and part.end_dim == -1 else None
     supported = type(part) in (*ACTIVATIONS, *POOLING) and not getattr(part, "return_indices", False)
     return Plain(part) if supported else None
 
@@ -223,15 +223,6 @@ class Conv2d(Layer):
         return dx[..., top : shape[3] - top, left : shape[4] - left]
 
 
-class Tanh(Layer):
-    def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Saved]:
-        y = torch.tanh(x)
-        return y, y
-
-    def backward(self, p: Tensor, saved: Saved, dy: Tensor, g: Tensor, needs_dx: bool) -> Tensor | None:
-        return torch.ops.aten.tanh_backward(dy, saved)
-
-
 class Plain(Layer):
     """A module without parameters that acts on every plane or row separately, through autograd."""
 
@@ -250,30 +241,27 @@ class Plain(Layer):
         return torch.autograd.grad(y, source, dy)[0]
 
 
-class ToPlanes(Layer):
-    """(R, b, C, H, W) -> (R, C, b, H, W)"""
+class Simple(Layer):
+    """A layer without parameters: `forward(x) -> y, saved` and `backward(saved, dy) -> dx`."""
+
+    def __init__(self, forward: Callable[[Tensor], tuple[Tensor, Saved]], backward: Callable[[Saved, Tensor], Tensor]):
+        self._forward, self._backward = forward, backward
 
     def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Saved]:
-        return x.transpose(1, 2).contiguous(), None
+        return self._forward(x)
 
     def backward(self, p: Tensor, saved: Saved, dy: Tensor, g: Tensor, needs_dx: bool) -> Tensor | None:
-        return dy.transpose(1, 2) if needs_dx else None
+        return self._backward(saved, dy)
 
 
-class ToRows(Layer):
-    """(R, C, b, H, W) -> (R, b, C*H*W)"""
-
-    def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Saved]:
-        return x.transpose(1, 2).flatten(2), x.shape
-
-    def backward(self, p: Tensor, saved: Saved, dy: Tensor, g: Tensor, needs_dx: bool) -> Tensor | None:
-        models, channels, batch, height, width = saved
-        return dy.reshape(models, batch, channels, height, width).transpose(1, 2).contiguous()
+def _rows_to_planes(shape: tuple[int, ...], dy: Tensor) -> Tensor:
+    models, channels, batch, height, width = shape
+    return dy.reshape(models, batch, channels, height, width).transpose(1, 2).contiguous()
 
 
-class FlattenRows(Layer):
-    def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Saved]:
-        return x.flatten(2), x.shape
-
-    def backward(self, p: Tensor, saved: Saved, dy: Tensor, g: Tensor, needs_dx: bool) -> Tensor | None:
-        return dy.view(saved)
+TANH = Simple(lambda x: (y := torch.tanh(x), y), lambda y, dy: torch.ops.aten.tanh_backward(dy, y))
+FLATTEN_ROWS = Simple(lambda x: (x.flatten(2), x.shape), lambda shape, dy: dy.view(shape))
+# (R, b, C, H, W) -> (R, C, b, H, W)
+TO_PLANES = Simple(lambda x: (x.transpose(1, 2).contiguous(), None), lambda _, dy: dy.transpose(1, 2))
+# (R, C, b, H, W) -> (R, b, C*H*W)
+TO_ROWS = Simple(lambda x: (x.transpose(1, 2).flatten(2), x.shape), _rows_to_planes)
