@@ -69,13 +69,6 @@ def test_own_metrics_have_panels_of_their_own(tmp_path: Path) -> None:
     assert len(plots.draw_history(history([3.0, 2.0]).assign(**many)).axes) == plots.MAX_PANELS == 8
 
 
-def test_repeated_rows_are_drawn_once(tmp_path: Path) -> None:
-    once = history([3.0, 2.0], seeds=2)
-    lines = draw(pd.concat([once, once]), tmp_path / "history.png").axes[2].get_lines()
-    assert len(lines) == 1
-    np.testing.assert_array_equal(lines[0].get_ydata(), [3.0, 2.0])
-
-
 def test_runs_with_the_same_label_have_curves_of_their_own(tmp_path: Path) -> None:
     table = pd.concat([history([3.0, 2.0], rule="dsgd", run=run, schedule="custom", eta=None) for run in (0, 1)])
     assert labels(draw(table, tmp_path / "history.png")) == ["D-SGD", "D-SGD, no. 2"]
@@ -109,13 +102,6 @@ def test_rules_without_a_color_get_different_ones(monkeypatch: pytest.MonkeyPatc
     assert colors["dsgd"] == RULES["dsgd"].color
     assert len({RULES[name].color for name in BUILT_IN}) == len(BUILT_IN)
     assert len(plots.colors(f"custom {i}" for i in range(100))) == 100
-
-
-def test_rules_without_a_name_are_called_custom_rules() -> None:
-    table = pd.concat([history([2.0, 1.0], rule=f"custom {i}", schedule="custom") for i in (1, 2)])
-    assert labels(plots.draw_history(table)) == ["custom rule 1", "custom rule 2"]
-    assert plots.title("custom") == "custom rule"
-    assert plots.title("customised") == "customised"
 
 
 def test_stepsizes_and_schedules_are_in_the_label() -> None:

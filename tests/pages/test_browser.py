@@ -12,8 +12,6 @@ import pytest
 from browsing import browser, opened
 from test_resume import run
 
-import dnasa
-
 pytestmark = pytest.mark.xdist_group("browser")  # one process starts the browser
 PHONE: dict[str, Any] = {"width": 390, "height": 800}
 
@@ -70,20 +68,6 @@ def test_hovering_shows_the_value_that_is_in_the_csv(chromium: Any, home: Path) 
         assert len(seen) >= 4
 
 
-def test_dragging_zooms_all_charts_and_a_double_click_zooms_out(chromium: Any, home: Path) -> None:
-    ranges = "plots.map((plot) => [plot.scales.x.min, plot.scales.x.max])"
-    with opened(chromium, address(home / "star")) as page:
-        box = page.locator("figure[data-metric=test_loss] .u-over").bounding_box()
-        y = box["y"] + box["height"] / 2
-        page.mouse.move(box["x"] + 0.25 * box["width"], y)
-        page.mouse.down()
-        page.mouse.move(box["x"] + 0.5 * box["width"], y, steps=4)
-        page.mouse.up()
-        page.wait_for_function(f"() => {ranges}.every(([low, high]) => low > 10 && high < 35)")
-        page.mouse.dblclick(box["x"] + 20, y)
-        page.wait_for_function(f"() => {ranges}.every(([low, high]) => low === 0 && high === 60)")
-
-
 def test_a_name_in_the_legend_hides_its_curves(chromium: Any, home: Path) -> None:
     with opened(chromium, address(home)) as page:
         entries = page.locator(".legend button")
@@ -99,35 +83,6 @@ def test_curves_can_be_drawn_against_time_and_traffic(chromium: Any, home: Path)
         for axis in ("seconds", "bytes"):
             page.locator("#axis").select_option(label=axis)
             assert page.evaluate("plots[0].scales.x.max") >= history[axis].max() * (1 - 1e-6)
-
-
-def test_the_graph_shows_the_weights(chromium: Any, home: Path) -> None:
-    star = dnasa.topology.star(5)
-    with opened(chromium, address(home / "star")) as page:
-        titles = page.locator(".edge title").all_text_contents()
-        assert len(titles) == 4
-        for text in titles:
-            i, j, weight = re.fullmatch(r"node (\d) – node (\d): weight ([\d.]+)", text).groups()  # type: ignore[union-attr]
-            assert float(weight) == pytest.approx(star.weights[int(i), int(j)], rel=1e-3)
-
-
-def test_each_run_of_several_has_its_details(chromium: Any, home: Path) -> None:
-    with opened(chromium, address(home)) as page:
-        runs = page.locator("section[aria-label=Runs] tbody tr")
-        assert runs.count() == 2
-        assert "sgp" in runs.nth(0).inner_text()
-        page.locator("details.run > summary").nth(0).click()
-        assert "directed_exponential" in page.locator("section[aria-label=Settings]").nth(0).inner_text()
-
-
-def test_a_heading_sorts_its_table(chromium: Any, home: Path) -> None:
-    with opened(chromium, address(home)) as page:
-        results = page.locator("section[aria-label=Results]")
-        losses = "all => all.map((row) => Number(row.cells[4].dataset.value))"
-        for descending in (False, True):
-            results.locator("th", has_text="test loss").click()
-            shown = results.locator("tbody tr").evaluate_all(losses)
-            assert shown == sorted(shown, reverse=descending)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -194,45 +149,3 @@ def test_a_text_in_a_run_folder_is_never_html(chromium: Any, home: Path, tmp_pat
         assert page.locator("img").count() == 0
         assert page.title() == "run – dnasa"
         assert attack in page.locator(".failures").inner_text()
-
-
-INHERITED = ["__proto__", "constructor", "toString"]
-
-
-def test_names_and_numbers_of_a_damaged_folder_leave_the_others_as_they_are(
-    chromium: Any, home: Path, tmp_path: Path
-) -> None:
-    for name in ("bad", "good"):
-        shutil.copytree(home / "star", tmp_path / name)
-    history = pd.read_csv(tmp_path / "bad" / "history.csv").assign(**dict.fromkeys(INHERITED, 1.5), huge=-1e308)
-    history.to_csv(tmp_path / "bad" / "history.csv", index=False)
-    for file, part in (("config.json", "options"), ("settings.json", "timing")):
-        stored = json.loads((tmp_path / "bad" / file).read_text())
-        stored[part] |= dict.fromkeys([*INHERITED, "constructor_seconds"], 10**400 if part == "timing" else "odd")
-        (tmp_path / "bad" / file).write_text(json.dumps(stored))
-    assert run("report", tmp_path, "--html").returncode == 0
-    with opened(chromium, address(tmp_path)) as page:
-        runs = page.locator("section[aria-label=Runs] tbody tr")
-        assert [text.split()[-4:] for text in runs.all_inner_texts()] == [["odd"] * 4, ["–"] * 4]
-        assert "settings.json is damaged" in page.locator(".failures").inner_text()
-        metrics = page.locator(".charts figure").evaluate_all("all => all.map(one => one.dataset.metric)")
-        assert {*INHERITED} <= {*metrics}
-        shown = page.evaluate(f"plots[{metrics.index('__proto__')}].data")
-        assert {*shown[1]} == {1.5}
-        assert {*shown[3]} <= {None}
-        assert page.locator(".work").count() == 1
-
-
-def test_an_axis_has_numbers_however_many_decades_it_spans(chromium: Any, home: Path, tmp_path: Path) -> None:
-    lows = {"train_loss": 0.05, "test_loss": 3e-3, "grad_norm": 7e-6, "consensus": 6.3e-14, "distance": 1e-240}
-    shutil.copytree(home / "star", tmp_path / "run")
-    history = pd.read_csv(tmp_path / "run" / "history.csv")
-    for metric, low in lows.items():
-        history[metric] = low * (2.3 / low) ** (1 - history.step / history.step.max())  # from 2.3 down to low
-    history.to_csv(tmp_path / "run" / "history.csv", index=False)
-    assert run("report", tmp_path / "run", "--html").returncode == 0
-    with opened(chromium, address(tmp_path / "run"), height=3000) as page:
-        metrics = page.locator(".charts figure").evaluate_all("all => all.map(one => one.dataset.metric)")
-        for metric in lows:
-            shown = page.evaluate(f"plots[{metrics.index(metric)}].axes[1]._values.filter(Boolean)")
-            assert len(shown) >= 2, metric

@@ -236,12 +236,6 @@ def test_a_pipe_in_the_place_of_a_history_does_not_block(home: Path, tmp_path: P
     assert only(tmp_path / "run")["lines"] == []
 
 
-def test_folders_whose_names_look_the_same_are_told_apart(home: Path, tmp_path: Path) -> None:
-    for name in ("a b", "a  b"):
-        shutil.copytree(home / "good", tmp_path / name)
-    assert [folder["name"] for folder in contents(tmp_path)["folders"]] == ["a b", "a b (1)"]
-
-
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     done = run("report", tmp_path, "--html")
     assert done.returncode == 2
@@ -274,11 +268,6 @@ def test_messages_of_the_nodes_add_up_to_those_of_an_exchange(topology: Changing
     graph = graph_json(topology)
     assert sum(graph["messages"]) == topology.messages
     assert all(graph["directed"] or i != j for i, j, _ in graph["edges"])
-
-
-def test_a_large_graph_is_stored_without_its_edges() -> None:
-    graph = graph_json(dnasa.topology.ring(6000))
-    assert graph == {"name": "ring", "nodes": 6000, "directed": False}
 
 
 # ---------------------------------------------------------------- files

@@ -1,5 +1,6 @@
 """The figures are drawn, and their tables agree with the curves."""
 
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -15,9 +16,10 @@ from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.engine.loop import solve
 from dnasa.problems import LeastSquares
-from dnasa.reproduce import curves, fig1, fig2, figure, runs, stepsizes
+from dnasa.reproduce import datasets, fig1, fig2, figure, runs
 
 pytestmark = pytest.mark.pictures
+FEW = {"search": partial(runs.run, rules=("dsgd", "dnasa"), etas=(0.5, 5), loss_scale="1/n")}
 
 
 def test_speedup_counts_the_steps_to_the_same_gradient_norm() -> None:
@@ -57,9 +59,9 @@ def generated(name: str) -> Dataset:
     [
         ("fig1", fig1, {"NODES": (3, 6)}),
         ("fig2", fig2, {"ETAS": (1e-3, 5e-3, 1e-1)}),
-        ("fig3", stepsizes, {}),
-        ("fig4", stepsizes, {"GRAPHS": ("ring", "ladder")}),
-        ("fig6", curves, {}),
+        ("fig3", datasets, FEW),
+        ("fig4", datasets, FEW | {"GRAPHS": ("ring", "ladder")}),
+        ("fig6", datasets, FEW),
     ],
 )
 def test_figures_are_drawn_with_numbers_and_words(
@@ -72,8 +74,7 @@ def test_figures_are_drawn_with_numbers_and_words(
     monkeypatch.setattr(
         runs, "solve", lambda *a, **k: solve(*a, **(k | {"steps": min(k["steps"], 100), "evaluate": 10}))
     )
-    for part in (stepsizes, curves):
-        monkeypatch.setattr(part, "QUICK_STEPS", dict.fromkeys(stepsizes.QUICK_STEPS, 4))
+    monkeypatch.setattr(datasets, "QUICK_STEPS", dict.fromkeys(datasets.QUICK_STEPS, 4))
     report = figure(name)(quick=True, progress=False)
     assert all(picture.stat().st_size > 20_000 for picture in report.save(tmp_path))
     assert any("D-NASA" in line or "gradient norm" in line for line in report.findings)

@@ -5,7 +5,7 @@ folders of their own inside it, `extension-1`, `extension-2`, ...
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,8 +85,9 @@ def compare(
     axes = check_axes(as_list(x))
     wanted = grid_of(rules, etas, schedule, extend)
     others = _other_seeds(problem, wanted, metric, seeds)
+    folder = RunFolder(folder) if isinstance(folder, (str, Path)) else folder
     runner = GridRunner(problem, network, folder, {"steps": steps, "seed": [*seeds, *others], **options})
-    if runner.processes is None and not (runner.folder and runner.folder.resume):
+    if runner.processes is None and not (folder and folder.resume):
         check_metric(problem, network, wanted[0], metric, axes, record, **options)
     first = runner.solve("", wanted, record)
     compared = check_row(first.history, metric, axes)
@@ -191,22 +192,22 @@ def check_metric(
 # ---------------------------------------------------------------- parts
 
 
+@dataclass(frozen=True)
 class GridRunner:
     """The parts of a comparison, each a call of `solve`; with a folder, parts that have ended are read from it."""
 
-    def __init__(
-        self,
-        problem: "Problem",
-        network: "Network | Topology | str",
-        folder: "str | Path | RunFolder | None",
-        options: dict[str, Any],
-    ):
-        self.problem = problem
-        self.where = network
-        self.options = options
-        self.folder = RunFolder(folder) if isinstance(folder, (str, Path)) else folder
-        self.processes = network if isinstance(network, Network) and not network.simulated else None
-        self.rank = self.processes.rank if self.processes else 0
+    problem: "Problem"
+    network: "Network | Topology | str"
+    folder: RunFolder | None
+    options: dict[str, Any]
+
+    @property
+    def processes(self) -> Network | None:
+        return self.network if isinstance(self.network, Network) and not self.network.simulated else None
+
+    @property
+    def rank(self) -> int:
+        return self.processes.rank if self.processes else 0
 
     def agree(self, wanted: list[Variant]) -> list[Variant]:
         """Use the variants of the first process everywhere: their last bits may differ between processes."""
@@ -221,7 +222,7 @@ class GridRunner:
         if part is not None and part.resume and part.state in ENDED:
             return replace(Result.load(part.path), rank=self.rank)
         try:
-            return solve(self.problem, self.where, list(wanted), folder=part, record=record, **self.options)
+            return solve(self.problem, self.network, list(wanted), folder=part, record=record, **self.options)
         except Interrupted as error:
             assert self.folder is not None
             what = str(error).partition(";")[0]

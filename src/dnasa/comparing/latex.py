@@ -1,12 +1,10 @@
-"""Tables for a paper: booktabs, numbers aligned at their decimals, and never wider than the text."""
+"""Tables for a paper: booktabs, and never wider than the text."""
 
 import re
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from math import floor, inf, isfinite, log10
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from dnasa.comparing import tables
@@ -22,8 +20,6 @@ SIGNS |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 NOTHING = "--"
 AT_EDGE = r"$^\dagger$"
 ETA = r"$\eta$"
-# Series b, since \textbf is wider in LaTeX's own fonts: centered in the place of the others, all decimal points are in line.
-BOLD = r"\def\best#1{{\setbox0\hbox{#1}\makebox[\wd0]{\fontseries{b}\selectfont#1}}}"
 # Only where it is too wide; \dimexpr, since the package calc does not expand \ifdim.
 SHRUNK = r"\resizebox{\dimexpr\ifdim\width>\linewidth\linewidth\else\width\fi\relax}{!}{%"
 PLAIN = 1e-2, 1e5  # results within need no power of ten
@@ -39,13 +35,11 @@ class Column(NamedTuple):
         title: Its header.
         cells: A text for each row.
         form: As in tabular.
-        group: A header above it, which neighboring columns share.
     """
 
     title: str
     cells: Sequence[str]
-    form: str = "c"
-    group: str = ""
+    form: str = "r"
 
 
 def most_columns() -> int:
@@ -66,7 +60,6 @@ def table(columns: Sequence[Column], caption: str, name: str, comments: Sequence
         r"% Needs \usepackage{booktabs, graphicx}.",
         *(f"% {line}" for line in comments),
         rf"\begin{{{environment}}}",
-        BOLD,
         r"\centering\small\setlength{\tabcolsep}{3pt}",
         rf"\caption{{{caption}}}",
         rf"\label{{tab:{re.sub('[^a-zA-Z0-9-]+', '-', name)}}}",
@@ -74,7 +67,6 @@ def table(columns: Sequence[Column], caption: str, name: str, comments: Sequence
         SHRUNK,
         rf"\begin{{tabular}}{{@{{}}{''.join(column.form for column in columns)}@{{}}}}",
         r"\toprule",
-        *_groups(columns),
         header,
         r"\midrule",
         *body,
@@ -83,17 +75,6 @@ def table(columns: Sequence[Column], caption: str, name: str, comments: Sequence
         rf"\end{{{environment}}}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _groups(columns: Sequence[Column]) -> list[str]:
-    """A row of headers that columns share, with a line below each."""
-    cells, rules, place = [], [], 1
-    for group, some in groupby(column.group for column in columns):
-        count = len(list(some))
-        cells.append(rf"\multicolumn{{{count}}}{{c}}{{{group}}}" if group else " & " * (count - 1))
-        rules += [rf"\cmidrule(lr){{{place}-{place + count - 1}}}"] if group else []
-        place += count
-    return [rf"{' & '.join(cells)} \\", "".join(rules)] if rules else []
 
 
 # ---------------------------------------------------------------- columns
@@ -106,27 +87,23 @@ def methods(variants: Sequence[tuple[str, str]]) -> Column:
     return Column("Method", list(map(text, names)), "l")
 
 
-def results(title: str, metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = (), group: str = "") -> Column:
+def results(title: str, metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> Column:
     """Mean ± standard deviation of each row of `statistics.differences`, with a dagger where it is `at_edge` of a grid.
 
     Bold is what is `statistics.with_the_best`; few seeds decide little, and only the best is bold then.
     """
     power, decimals = _scale(metric, rows)
     bold = with_the_best(rows) if rows.runs.max() >= TESTED else rows.best.eq(True)
-    known = np.isfinite(rows["mean"].astype(float))
-    marked = bold[known].tolist()
-    means = iter(
-        aligned(_numbers(rows["mean"][known], power, decimals), lambda i, n: rf"\best{{{n}}}" if marked[i] else n)
-    )
-    spreads = iter(aligned(_numbers(rows.spread[known].dropna(), power, decimals)))
     cells = []
-    for (_, row), dagger in zip(rows.iterrows(), at_edge or [False] * len(rows), strict=True):
+    for (_, row), is_bold, dagger in zip(rows.iterrows(), bold, at_edge or [False] * len(rows), strict=True):
         if not isfinite(row["mean"]):
             cells.append(f"diverged ({row.diverged:.0f}/{row.runs:.0f})" if row.diverged > 0 else NOTHING)
-        else:
-            spread = rf" $\pm$ {next(spreads)}" if isfinite(row.spread) else ""
-            cells.append(next(means) + spread + rf"\rlap{{{AT_EDGE}}}" * dagger)  # takes no room: numbers stay aligned
-    return Column(title + (f" ($10^{{{power}}}$)" if power not in (0, -2) else ""), cells, group=group)
+            continue
+        mean = _number(row["mean"], power, decimals)
+        spread = rf" $\pm$ {_number(row.spread, power, decimals)}" if isfinite(row.spread) else ""
+        cell = (rf"\textbf{{{mean}}}" if is_bold else mean) + spread
+        cells.append(cell + rf"\rlap{{{AT_EDGE}}}" * dagger)  # takes no room: numbers stay aligned
+    return Column(title + (f" ($10^{{{power}}}$)" if power not in (0, -2) else ""), cells)
 
 
 def heading(metric: str) -> str:
@@ -141,9 +118,9 @@ def intervals(metric: str, rows: pd.DataFrame) -> list[Column]:
     known = rows.difference_low.notna() & ~rows.best
     if not known.any():
         return []
-    ends = (rows.difference_low[known], rows.difference_high[known])
-    lows, highs = (iter(aligned(_numbers(end, power, decimals))) for end in ends)
-    return [Column(r"vs.\ best (95\% CI)", [f"[{next(lows)}, {next(highs)}]" if each else "" for each in known])]
+    ends = zip(rows.difference_low, rows.difference_high, strict=True)
+    texts = [f"[{', '.join(_number(end, power, decimals) for end in pair)}]" for pair in ends]
+    return [Column(r"vs.\ best (95\% CI)", [text if each else "" for text, each in zip(texts, known, strict=True)])]
 
 
 def stepsizes(etas: Sequence[float], at_edge: Sequence[bool]) -> Column:
@@ -156,7 +133,8 @@ def sent(amounts: pd.Series) -> list[Column]:
     """What a node sends, by method and in MB, where methods differ."""
     if len(amounts) < 2 or not amounts.max() > 1.01 * amounts.min():
         return []
-    return [Column("MB", aligned(_numbers(amounts, 0, max(0, 2 - floor(log10(amounts.max()))))))]
+    decimals = max(0, 2 - floor(log10(amounts.max())))
+    return [Column("MB", [f"{amount:.{decimals}f}" for amount in amounts])]
 
 
 # ---------------------------------------------------------------- numbers
@@ -174,28 +152,9 @@ def _scale(metric: str, rows: pd.DataFrame) -> tuple[int, int]:
     return power, max(0, min(MOST_DECIMALS, 1 + power - floor(log10(usual))))
 
 
-def _numbers(values: pd.Series, power: int, decimals: int) -> list[str]:
+def _number(value: float, power: int, decimals: int) -> str:
     half = -power // 2  # twice, since 10^324 is no float
-    return [f"{value * 10.0**half * 10.0 ** (-power - half):.{decimals}f}" for value in values.astype(float)]
-
-
-def aligned(numbers: Sequence[str], mark: Callable[[int, str], str] = lambda place, number: number) -> list[str]:
-    """Numbers with room for what the longest have before their points: centered, all points are in line.
-
-    All have the same number of decimals. `mark` turns the number in a place into what is printed there, which must be as wide.
-    """
-    signed = any(number.startswith("-") for number in numbers)
-    longest = max((len(number.lstrip("-")) for number in numbers), default=0)
-    out = []
-    for place, number in enumerate(numbers):
-        size = number.lstrip("-")
-        sign = "$-$" if number.startswith("-") else _room("$-$" * signed)
-        out.append(_room("0" * (longest - len(size))) + sign + mark(place, size))
-    return out
-
-
-def _room(width: str) -> str:
-    return rf"\phantom{{{width}}}" if width else ""
+    return text(f"{value * 10.0**half * 10.0 ** (-power - half):.{decimals}f}")
 
 
 # ---------------------------------------------------------------- words

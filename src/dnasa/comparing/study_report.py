@@ -170,12 +170,12 @@ def _methods(cells: Cells) -> list[tuple[str, str]]:
 
 
 def _latex_column(cell: Cell, comparison: Comparison, methods: list[tuple[str, str]]) -> latex.Column:
-    """The results of a cell: its graph below its partition. The caption has the metric."""
+    """The results of a cell. The caption has the metric."""
     rows = comparison.summary().assign(edge=comparison.choice.edge)
     rows = rows.set_index(["rule", "schedule"]).reindex(pd.MultiIndex.from_tuples(methods))
     edges = [bool(edge) for edge in rows.edge.fillna("")]
-    title, group = (latex.text((words or "").replace("_", " ")) for words in (cell.graph, cell.partition))
-    return latex.results(title, comparison.metric, rows, edges, group)
+    title = ", ".join(filter(None, (cell.graph, cell.partition))).replace("_", " ")
+    return latex.results(latex.text(title), comparison.metric, rows, edges)
 
 
 def _of_cell(cell: Cell, rows: pd.DataFrame) -> pd.DataFrame:

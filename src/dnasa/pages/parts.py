@@ -40,12 +40,11 @@ ENDED = {
 def lines(file: Path, looks: Looks) -> list[dict[str, Any]]:
     """The runs of a history, each with its name, seed, answer and columns; none before the first evaluation."""
     data = read_bytes(file) if os.path.lexists(file) else b""
+    complete = data[: data.rfind(b"\n") + 1].decode()  # of a run under way, the last row may not be
     found: dict[int, dict[str, Any]] = {}
     names: set[tuple[str, Any]] = set()
     shown = ("consensus", *AXES)
-    for number, row in enumerate(
-        parse_rows(data[: data.rfind(b"\n") + 1].decode()), start=1
-    ):  # the last may be incomplete
+    for number, row in enumerate(parse_rows(complete), start=1):
         if None in row or not all(type(row.get(name)) is int and abs(row[name]) < WHOLE for name in ("run", "step")):
             raise ValueError(f"row {number} is not an evaluation")
         run, seed = row["run"], short(row.get("seed"))

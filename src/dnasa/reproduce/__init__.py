@@ -22,7 +22,6 @@ FIGURES = {
 }
 """What `dnasa reproduce` makes, by name."""
 ON_CPU = ("fig1", "fig2")  # too small for a GPU
-MODULES = {"fig3": "stepsizes", "fig4": "stepsizes", "fig5": "curves", "fig6": "curves"}
 
 
 def figure(name: str) -> Callable[..., "Report"]:
@@ -33,5 +32,7 @@ def figure(name: str) -> Callable[..., "Report"]:
     """
     choose("figure", name, FIGURES)
     with needed_by(f"The figure {name}"):
-        make: Callable[..., Report] = getattr(import_module(f"dnasa.reproduce.{MODULES.get(name, name)}"), name)
+        make: Callable[..., Report] = getattr(
+            import_module(f"dnasa.reproduce.{name if name in ON_CPU else 'datasets'}"), name
+        )
     return make

@@ -16,27 +16,16 @@ CLAIMS = Path(__file__).parent / "claims.toml"
 
 
 class Claim(NamedTuple):
-    """A published number and how to measure it.
-
-    Attributes:
-        text: What it says.
-        page: The page of the documentation with the number.
-        published: The number, as it is printed there.
-        tolerance: How far the number found may be from it.
-        reason: Why so far.
-        runs: The runs whose mean it is (`measure`).
-        short: The number of a shorter version, which is measured and compared instead.
-        needs: The dataset that it needs.
-    """
+    """A published number and how to measure it."""
 
     text: str
-    page: str
-    published: float
-    tolerance: float
-    reason: str
-    runs: Mapping[str, Any]
-    short: float | None = None
-    needs: str | None = None
+    page: str  # of the documentation
+    published: float  # as it is printed there
+    tolerance: float  # how far the number found may be from it
+    reason: str  # why so far
+    runs: Mapping[str, Any]  # the runs whose mean it is (`measure`)
+    short: float | None = None  # the number of a shorter version, which is measured and compared instead
+    needs: str | None = None  # the dataset
 
     @property
     def expected(self) -> float:

@@ -45,17 +45,10 @@ def speedup(history: pd.DataFrame) -> pd.DataFrame:
         level = norms.min().max() * 1.02
         first = {n: int(norms.index[(norms[n] <= level).argmax()]) for n in norms}
         for n, reached in first.items():
-            rows.append(
-                {
-                    "schedule": schedule,
-                    "nodes": n,
-                    "gradient norm": level,
-                    "steps to reach it": reached,
-                    "speedup over n = 5": first[NODES[0]] / reached,
-                    "final test loss": runs[(runs.nodes == n) & (runs.step == runs.step.max())].test_loss.mean(),
-                    "final gradient norm": norms[n].iloc[-1],
-                }
-            )
+            row = {"schedule": schedule, "nodes": n, "gradient norm": level, "steps to reach it": reached}
+            row |= {"speedup over n = 5": first[NODES[0]] / reached}
+            last = runs[(runs.nodes == n) & (runs.step == runs.step.max())]
+            rows.append(row | {"final test loss": last.test_loss.mean(), "final gradient norm": norms[n].iloc[-1]})
     return pd.DataFrame(rows)
 
 

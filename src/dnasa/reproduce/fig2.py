@@ -33,7 +33,7 @@ def fig2(quick: bool = False, progress: bool | None = None) -> Report:
     out = Report("fig2", f"Figure 2: spike model, ring of {NODES}, T = {steps:,}, {seeds} seeds", quick)
     out.tables["fig2-best"] = summary(best, tuned)
     out.data |= {"fig2-grid": table, "fig2-history": history}
-    out.findings = findings(out.tables["fig2-best"], table)
+    out.findings = findings(out.tables["fig2-best"])
     styles = line_styles(table[["rule"]])
     with out.draw("fig2", 3, f"Spike model, ring of {NODES}: each method at its best stepsize", columns=3) as axes:
         for axis, metric in zip(axes, ("test_loss", "grad_norm"), strict=False):
@@ -54,20 +54,11 @@ def summary(best: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def findings(summary: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+def findings(summary: pd.DataFrame) -> list[str]:
     ours, others = summary[summary.rule == "D-NASA"].iloc[0], summary[summary.rule != "D-NASA"]
-    lines = [
+    return [
         f"{column}: D-NASA {ours[column]:.4g}, best tuned method {others[column].min():.4g} "
         f"({others.loc[others[column].idxmin(), 'rule']})."
         for column in summary
         if column.startswith("test loss")
     ]
-
-    def text(loss: float) -> str:
-        return f"{loss:.3g}" if np.isfinite(loss) else "diverged"
-
-    ends = [
-        f"{title(str(rule))} {text(rows.value.iloc[0])} | {text(rows.value.min())} | {text(rows.value.iloc[-1])}"
-        for rule, rows in table[table.eta.notna()].groupby("rule", sort=False)
-    ]
-    return [*lines, "Final test loss at the grid's low end | best | high end: " + "; ".join(ends) + "."]
