@@ -21,7 +21,6 @@ def show_data(
     ] = None,
     *,
     options: Options,
-    plot: Annotated[Path | None, typer.Option(help="Draw the class table of the nodes to this file.")] = None,
 ) -> None:
     """List the datasets, or show how one of them or your own file is read and divided among nodes."""
     from dnasa.tasks import datasets
@@ -32,14 +31,7 @@ def show_data(
     if name is not None and options.shard_dir is not None:
         raise InputError("A dataset and --shard-dir cannot be combined: leave one of them out.")
     nodes = inputs.count_nodes(context, options)
-    rows, table = print_data(SourceOptions.of(vars(options) | {"data": name, "nodes": nodes}))
-    if plot:
-        if rows.vocabulary or rows.task != "classification":
-            raise InputError("These rows have no classes to draw: leave --plot out.")
-        from dnasa.comparing.plots import save_figure
-
-        how = "as its files are" if options.shard_dir else options.partition
-        print_line(f"Saved {save_figure(datasets.draw(table, rows.name, how), plot)}.")
+    print_data(SourceOptions.of(vars(options) | {"data": name, "nodes": nodes}))
 
 
 def print_data(options: "SourceOptions") -> None:

@@ -58,7 +58,6 @@ def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Beg
     context.params |= completed  # for the config
     options = replace(options, **completed)
     folder = configs.make_run_folder(context, options)
-    options = replace(options, extend=options.extend or configs.is_extended(folder))
     return Begun(options, graph, channel, folder)
 
 
