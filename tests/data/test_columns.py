@@ -91,32 +91,23 @@ def test_a_column_that_only_some_sites_have_can_be_left_out(tmp_path: Path) -> N
 def test_the_id_column_comes_back_with_the_predictions(tmp_path: Path, run: Run) -> None:
     table().to_csv(tmp_path / "t.csv", index=False)
     words = ["--data", tmp_path / "t.csv", "--target", "kind", "--drop-columns", "note", "--id-column", "patient"]
-    assert "'patient'" not in run("data", *words[1:])[1]
-    for command in (["train", "--out", tmp_path / "train"], ["compare", "--rules", "dnasa"]):
-        code, out, err = run(*command, *words, "--steps", 3)
-        assert code == 0, err
-        assert "2 inputs standardized" in out
+    code, out, err = run("train", "--out", tmp_path / "train", *words, "--steps", 3)
+    assert code == 0, err
+    assert "2 inputs standardized" in out
     stored = json.loads((tmp_path / "train" / "config.json").read_text())["options"]
     assert (stored["drop_columns"], stored["id_column"]) == ("note", "patient")
-    assert json.loads((tmp_path / "train" / "model.json").read_text())["encoding"]["id_column"] == "patient"
-    assert "2 inputs standardized" in run("train", "--config", tmp_path / "train" / "config.json")[1]
     new = table(7, 5)[["dose", "patient", "age"]]
     new.to_csv(tmp_path / "new.csv", index=False)
-    new.to_parquet(tmp_path / "new.parquet")
     new.drop(columns="patient").assign(bed=range(7)).to_csv(tmp_path / "bare.csv", index=False)
 
     def predicted(file: str, *more: str) -> pd.DataFrame:
         code, _, err = run("predict", tmp_path / "train", tmp_path / file, "--out", tmp_path / "p.csv", *more)
         assert code == 0, err
-        assert ("no column 'patient': predictions are in the order of its rows" in err) == (
-            file == "bare.csv" and not more
-        )
+        warned = "no column 'patient': predictions are in the order of its rows" in err
+        assert warned == (file == "bare.csv" and not more)
         return pd.read_csv(tmp_path / "p.csv", dtype={"patient": str})
 
-    for file in ("new.csv", "new.parquet"):
-        found = predicted(file)
-        assert found.columns[:2].tolist() == ["patient", "prediction"]
-        assert found.patient.tolist() == new.patient.tolist()
+    assert predicted("new.csv").patient.tolist() == new.patient.tolist(), "007 stays 007"
     assert predicted("bare.csv").columns[0] == "prediction"
     assert predicted("bare.csv", "--id-column", "bed").bed.tolist() == list(range(7))
     assert run("predict", tmp_path / "train", tmp_path / "bare.csv", "--id-column", "x")[0] == 2

@@ -5,7 +5,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,17 +165,6 @@ def test_a_damaged_archive_of_jpegs_is_refused(home: Path, parts: dict[str, Any]
         data.load("cifar10")
 
 
-def test_cifar10_comes_from_openml_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pixels = np.zeros((50_002, 3072), np.float32)
-    pixels[0, :1024] = 255
-    monkeypatch.setattr(datasets, "fetch_openml", lambda number: (pixels, np.arange(50_002) % 10))
-    monkeypatch.setattr(datasets, "_load_or_parse", lambda name, parse: parse())
-    rows: Any = data.load("cifar10")
-    assert (rows.source, rows.inputs.dtype) == ("OpenML 40927", np.uint8)
-    assert (rows.inputs.shape, rows.test_inputs.shape) == ((50_000, 3, 32, 32), (2, 3, 32, 32))
-    assert rows.inputs[0].mean((1, 2)).tolist() == [255, 0, 0]
-
-
 def decoded(rows: Dataset, tokens: Iterable[int]) -> str:
     return "".join(rows.vocabulary[token] for token in tokens)
 
@@ -250,38 +239,24 @@ def test_parsed_data_is_cached_and_parsed_again_when_the_file_changes(
 
 
 def test_data_missing_in_the_folder_is_fetched_from_openml_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetched = []
-
-    def fetch(number: int) -> tuple[np.ndarray, np.ndarray]:
-        fetched.append(number)
-        return np.random.default_rng(0).random((130_064, 3), np.float32), np.arange(130_064) % 2
-
-    monkeypatch.setattr(datasets, "fetch_openml", fetch)
-    rows = data.load("miniboone")
-    assert fetched == [41150]
-    assert (len(rows.labels), len(rows.test_labels)) == (100_000, 30_064)
-    data.load("miniboone")
-    assert fetched == [41150]
-
-
-def test_without_network_the_remedy_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetch(number: int) -> NoReturn:
-        raise OSError("no route")
-
-    monkeypatch.setattr(datasets, "fetch_openml", fetch)
-    with pytest.raises(InputError, match=r"no route.*MiniBooNE_PID.txt"):
-        data.load("miniboone")
-
-
-def test_openml_labels_become_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     import sklearn.datasets
 
-    monkeypatch.setattr(
-        sklearn.datasets, "fetch_openml", lambda **k: (np.ones((3, 2)), np.array(["5", "3", "5"], dtype=object))
-    )
-    inputs, labels = datasets.fetch_openml(1)
-    assert labels.tolist() == [1, 0, 1]
-    assert inputs.dtype == np.float32
+    fetched = []
+
+    def fetch(data_id: int, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+        fetched.append(data_id)
+        if data_id != 41150:
+            raise OSError("no route")
+        return np.random.default_rng(0).random((130_064, 3)), np.array(["b", "a"], dtype=object)[np.arange(130_064) % 2]
+
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", fetch)
+    for _ in range(2):
+        rows = data.load("miniboone")
+        assert (len(rows.labels), len(rows.test_labels), rows.source) == (100_000, 30_064, "OpenML 41150")
+        assert (rows.inputs.dtype, set(rows.labels)) == (np.float32, {0, 1})
+    assert fetched == [41150]
+    with pytest.raises(InputError, match=r"no route.*a9a.t \(.gz or not\) into \$DNASA_DATA/a9a"):
+        data.load("a9a")
 
 
 @pytest.mark.parametrize(

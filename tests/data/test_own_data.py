@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,29 +106,6 @@ def test_every_format_gives_the_same_rows(name: str, wanted: Dataset, tmp_path: 
     np.testing.assert_allclose(rows.inputs.std(0), 1, atol=1e-4)
 
 
-def accuracy(rows: Dataset, shards: Sequence[np.ndarray]) -> float:
-    result = solve(tasks.on_shards(rows, shards), topology.ring(4), steps=150, evaluate=[150])
-    return result.final().test_accuracy.item()
-
-
-def test_files_arrays_and_shards_are_learned_within_three_tenths_of_a_point(tmp_path: Path) -> None:
-    rows = data.from_arrays(X, Y)
-    parts = np.array_split(np.random.default_rng(1).permutation(len(rows.labels)), [100, 300, 500])
-    wanted = accuracy(rows, parts)
-    assert wanted > 0.9
-    read = data.load(written(tmp_path, "x.csv", text(",")), "kind")
-    assert abs(accuracy(read, parts) - wanted) <= 0.003
-    train, test = data.loading.hold_out_rows(ROWS)
-    FRAME.iloc[test].to_csv(tmp_path / "test.csv", index=False)
-    folder = tmp_path / "shards"
-    folder.mkdir()
-    (tmp_path / "test.csv").rename(folder / "test.csv")
-    for node, part in enumerate(parts):
-        FRAME.iloc[train[part]].to_csv(folder / f"node-{node}.csv", index=False)
-    shards = data.from_shards(folder, range(4), 4, "kind")
-    assert abs(accuracy(*shards) - wanted) <= 0.003
-
-
 def test_constant_columns_become_zero_and_large_offsets_keep_their_digits() -> None:
     rng = np.random.default_rng(0)
     inputs = np.stack([np.full(50, 0.1), 1e9 + rng.standard_normal(50)], axis=1)
@@ -158,18 +135,9 @@ def test_text_becomes_categories_and_missing_values_a_mean_and_a_flag() -> None:
     assert encoded[5, 2:].tolist() == [1, 0, 0]
     assert (encoded[:, 2:].sum(1) == 1).all()
     np.testing.assert_allclose(encoding_of(rows).scaled(encoded[train]), rows.inputs, atol=1e-5)
+    np.testing.assert_array_equal(encoding_of(rows).transform(mixed())[train], rows.inputs)
     unknown = mixed().assign(colour="violet")
     assert not encoding_of(rows).encode(unknown)[:, 3:].any()
-
-
-def test_transform_is_encode_and_scale() -> None:
-    rows = data.from_frame(mixed(), "price")
-    together = encoding_of(rows).transform(mixed())
-    np.testing.assert_allclose(encoding_of(rows).scaled(encoding_of(rows).encode(mixed())), together, atol=1e-5)
-    train, _ = data.loading.hold_out_rows(60)
-    np.testing.assert_array_equal(together[train], rows.inputs)
-    np.testing.assert_allclose(rows.inputs.mean(0), 0, atol=1e-6)
-    np.testing.assert_allclose(rows.inputs.std(0), 1, atol=1e-6)
 
 
 def test_an_encoding_survives_json_and_refuses_damage() -> None:
@@ -266,13 +234,6 @@ def test_a_regression_reports_rmse_and_r2_in_the_targets_own_units() -> None:
     assert last.test_r2 == pytest.approx(1 - ((predicted - actual) ** 2).mean() / actual.var(), rel=1e-4)
     assert last.test_r2 > 0.9
     assert not [name for name in result.history if "target" in name]
-
-
-def test_targets_without_classes_are_divided_iid_or_contiguous() -> None:
-    rows = data.from_arrays(X, X[:, 0])
-    assert sum(map(len, data.partition("contiguous", rows.labels, 4))) == len(rows.labels)
-    with pytest.raises(InputError, match="no class to divide them by"):
-        data.partition("by_label", rows.labels, 4)
 
 
 # ---------------------------------------------------------------- files
