@@ -299,26 +299,6 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     assert "There is no folder" in run("report", tmp_path / "none", "--html").stderr
 
 
-@pytest.mark.parametrize("name", ["table.csv", "table.csv/run", "x" * 300])
-def test_what_can_never_be_a_run_is_not_waited_for(name: str, tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_text("a,b\n")
-    done = run("watch", tmp_path / name)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert str(tmp_path) in done.stderr
-
-
-def test_watch_says_that_it_waits_and_ctrl_c_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(server: pages.Server) -> NoReturn:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pages.Server, "serve_forever", interrupted)
-    done = run("watch", tmp_path / "later")
-    assert done.returncode == 0
-    assert f"Waiting for a run in {tmp_path / 'later'}." in done.stdout
-    assert not (tmp_path / "later").exists()
-
-
 def test_a_folder_is_waited_for_and_its_run_found(home: Path, tmp_path: Path) -> None:
     folders = pages.Folders(tmp_path / "later" / "run", wait=True)
     assert folders.contents()["folders"] == []
@@ -435,10 +415,3 @@ def test_a_file_in_the_place_of_the_folder_is_reported(server: pages.Server) -> 
     server.folders.path.write_text("")
     with pytest.raises(urllib.error.HTTPError, match="500"):
         fetch(server.url)
-
-
-def test_a_port_that_is_taken_is_refused(server: pages.Server) -> None:
-    done = run("watch", server.folders.path, "--port", server.server_address[1])
-    assert done.returncode == 2
-    assert done.stderr.startswith("Error: Cannot listen on port")
-    assert done.stderr.count("\n") == 1
