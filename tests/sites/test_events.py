@@ -49,9 +49,6 @@ def test_every_site_logs_who_connected_and_audits_what_it_sent(tmp_path: Path) -
         assert {line["to"] for line in lines if line["kind"] == "exchange"} == others
         assert {line["to"] for line in lines if line["kind"] == "state"} == others
         assert {"mean", "gather", "text"} <= {line["kind"] for line in lines}
-        shown = run("sites", "show", folder).stdout
-        assert shown.count("member") == 2
-        assert f"The run has ended at {file.stem} (done)." in shown
     relayed = [event for event in read(tmp_path / "berlin" / "events-berlin.jsonl") if event["event"] == "relaying"]
     assert [event["peers"] for event in relayed] == [["lyon", "paris"]] * len(relayed) != []
     dry = run(*OPTIONS, "--sites", files[1], "--dry-run")

@@ -28,7 +28,6 @@ class OwnFiles:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.known: set[str] = set()  # names that are on the list
-        self.removed: set[str] = set()  # names that the next change of the list takes off
 
     @property
     def begun(self) -> bool:
@@ -64,29 +63,23 @@ class OwnFiles:
 
     # ------------------------------------------------------------ write
 
-    def begin(self, names: Collection[str] = ()) -> None:
-        """Make a list with the names of files that are about to be written, unless there is one."""
+    def begin(self) -> None:
+        """Make a list, unless there is one."""
         if self.begun:
             return
         others = [name for name in sorted(ALWAYS) if os.path.lexists(self.path / name)]
         if others and not self.begun:  # another process may just have begun
             raise self._not_ours(others[0])
         draft = self.path / f"{DRAFT}-{os.urandom(4).hex()}"
+        write_durably(draft, _listing(()), sync=False)
         try:
-            write_durably(draft, _listing(names), sync=False)
-            with suppress(FileExistsError):
-                self._link(draft)
+            os.link(draft, self.path / LIST)  # it never replaces another one
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links
+            os.replace(draft, self.path / LIST)
         finally:
             draft.unlink(missing_ok=True)
-
-    def _link(self, draft: Path) -> None:
-        """Create the list, complete or not at all; with hard links it never replaces another one."""
-        try:
-            os.link(draft, self.path / LIST)
-        except FileExistsError:
-            raise
-        except OSError:
-            os.replace(draft, self.path / LIST)
 
     def claim(self, names: Collection[str]) -> None:
         """Put names on the list; an error if there is such a file already."""
@@ -97,7 +90,7 @@ class OwnFiles:
 
     def _claim(self, names: Collection[str]) -> None:
         self.check_free(names)
-        self._store((self.names() - self.removed) | set(names))
+        self._store(self.names() | set(names))
 
     def check_free(self, names: Iterable[str]) -> None:
         """Check that none of these is a user's file."""
@@ -111,7 +104,7 @@ class OwnFiles:
     def _store(self, names: set[str]) -> None:
         if names != self.names():
             self._write(self.path / LIST, _listing(names), sync=False)  # a checkpoint syncs it
-        self.known, self.removed = names, set()
+        self.known = names
 
     def _write(self, path: Path, data: bytes, sync: bool = True) -> None:
         (self.path / DRAFT).unlink(missing_ok=True)  # of a killed process
@@ -161,13 +154,17 @@ class OwnFiles:
     def rename(self, name: str, new: str) -> None:
         self.claim([new])
         os.replace(self.inside(name), self.inside(new))
-        self.removed.add(name)
+        self.forget(name)
 
     # ------------------------------------------------------------ remove
 
     def remove(self, name: str) -> None:
         self.inside(name).unlink(missing_ok=True)
-        self.removed.add(name)
+        self.forget(name)
+
+    def forget(self, name: str) -> None:
+        with self._locked():
+            self._store(self.names() - {name})
 
     def clear(self, names: Collection[str] = ()) -> None:
         """Remove all files on the list but those in use and `names`, and folders that are empty then; list `names` alone."""
