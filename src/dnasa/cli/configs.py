@@ -64,7 +64,7 @@ def _check_continued(folder: "RunFolder", options: Options, config: dict[str, An
     from dnasa.tasks.sources import first_of
 
     row = Result.load(folder.path).history.iloc[0].to_dict()
-    before, now = ({**_options(each)} for each in (folder.config, config))
+    before, now = ({**options_of(each)} for each in (folder.config, config))
     for each in (before, now):
         each["metric"] = metric_in(row, each.get("metric"))
     for name in now | before:
@@ -79,7 +79,7 @@ def _check_continued(folder: "RunFolder", options: Options, config: dict[str, An
         print_line(f"The runs are read from {folder.path}{f'; new: {first_of(new)}' if new else ''}.")
 
 
-def _options(config: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
     options = config.get("options")
     return options if isinstance(options, dict) else {}
 
@@ -104,7 +104,7 @@ def add_rules(folder: "RunFolder", options: Options) -> None:
 
 def is_extended(folder: "RunFolder | None") -> bool:
     """Whether the comparison in this folder was run with --extend: further rules are extended too."""
-    return folder is not None and folder.resume and _options(folder.config).get("extend") is True
+    return folder is not None and folder.resume and options_of(folder.config).get("extend") is True
 
 
 def stored(name: str, value: Any) -> Any:
