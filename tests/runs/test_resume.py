@@ -76,15 +76,6 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
         small(tmp_path / "done", resume=True)
 
 
-def test_a_resumed_run_has_the_same_weight_decay(tmp_path: Path) -> None:
-    fail_at(45, tmp_path / "a", weight_decay=0.5)
-    with pytest.raises(InputError, match=r"weight decay was 0\.5 and is 0\.0 now"):
-        small(tmp_path / "a", resume=True)
-    straight, resumed = small(weight_decay=0.5).x, small(tmp_path / "a", resume=True, weight_decay=0.5).x
-    np.testing.assert_array_equal(resumed, straight)
-    assert np.abs(straight - small().x).max() > 1e-3
-
-
 def test_rejected_checkpoints_do_not_replace_new_ones(tmp_path: Path) -> None:
     fail_at(45, tmp_path / "a")
     (tmp_path / "a" / "history.csv").write_text("damaged")

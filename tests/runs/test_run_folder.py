@@ -90,17 +90,6 @@ def test_readers_never_make_a_start_fail(tmp_path: Path) -> None:
             reader.join()
 
 
-def test_force_replaces_checkpoints_behind_a_symbolic_link(tmp_path: Path) -> None:
-    fail_at(45, tmp_path / "a")
-    (tmp_path / "a" / "checkpoints").rename(tmp_path / "disk")
-    (tmp_path / "a" / "checkpoints").symlink_to(tmp_path / "disk")
-    before = sorted(os.listdir(tmp_path / "disk"))
-    words = [*TRAIN, "--checkpoint-every", "10", "--steps", "25", "--out", tmp_path / "a", "--force"]
-    assert run(*words).returncode == 0
-    assert [checkpoints.step_of(p) for p in checkpoints.found(tmp_path / "a" / "checkpoints")] == [20, 10]
-    assert sorted(os.listdir(tmp_path / "disk")) == before
-
-
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_resume_draws_what_a_run_killed_at_its_end_did_not(command: str, tmp_path: Path) -> None:
     words = f"{command} --problem least_squares --nodes 4 --steps 20".split()

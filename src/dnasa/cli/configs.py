@@ -63,7 +63,7 @@ def _check_continued(folder: "RunFolder", options: Options, config: dict[str, An
     from dnasa.runs.result import Result
 
     row = Result.load(folder.path).history.iloc[0].to_dict()
-    before, now = ({**_options(each)} for each in (folder.config, config))
+    before, now = ({**options_of(each)} for each in (folder.config, config))
     for each in (before, now):
         each["metric"] = metric_in(row, each.get("metric"))
     for name in now | before:
@@ -77,7 +77,7 @@ def _check_continued(folder: "RunFolder", options: Options, config: dict[str, An
         print_line(f"The runs are read from {folder.path}.")
 
 
-def _options(config: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
     options = config.get("options")
     return options if isinstance(options, dict) else {}
 

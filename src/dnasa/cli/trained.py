@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dnasa.comparing.plots import Looks
     from dnasa.core import Network
     from dnasa.problems.supervised import Supervised
-    from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
     from dnasa.tasks.sources import Source
 
@@ -84,7 +83,7 @@ def report(
 
     result, run = Result.load(folder), RunFolder(folder, resume=True)
     measured = evaluation.read(folder)
-    options = _options(run)
+    options = configs.without_unused(configs.options_of(run.config))
     console.print(
         rendering.settings_table(
             settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}"
@@ -100,11 +99,6 @@ def report(
     print_line(rendering.timing_line(result))
     for title, table in tables(measured, run.sites) if measured else ():
         print_wide(frame_table(table, title))
-
-
-def _options(run: "RunFolder") -> dict[str, Any]:
-    stored = run.config.get("options")
-    return configs.without_unused(stored) if isinstance(stored, dict) else {}
 
 
 def _write_page(folder: Path, file: Path | None) -> None:

@@ -13,20 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import concatenate, dtype_name, like, to_numpy
-from dnasa.core import Array, InputError, Interrupted, Network, RunError, Sent, Snapshot, first_line, leaves, rebuilt
+from dnasa.arrays import to_numpy
+from dnasa.core import InputError, Interrupted, Network, RunError, Snapshot
 from dnasa.events import Events
 from dnasa.files import to_json
 from dnasa.rules.registry import VariantGroup
 from dnasa.runs import checkpoints
-from dnasa.runs.checkpoints import Checkpoint
-from dnasa.runs.early_stopping import EarlyStopping
 from dnasa.runs.folder import RunFolder, logging_warnings
 from dnasa.runs.graph import graph_json
 from dnasa.runs.history import Recorder
 from dnasa.runs.journal import Journal
 from dnasa.runs.names import node_name, node_names
 from dnasa.runs.result import parse_rows
+from dnasa.runs.snapshots import Restored, kept_arrays, named_arrays
 
 
 class Session:
@@ -79,7 +78,7 @@ class Session:
             self.log("Resumed from the beginning: there is no checkpoint yet.")
             return 0, snapshots
         self._check_settings(found.notes["settings"])
-        saved = _Restored(found, snapshots, self.network)
+        saved = Restored(found, snapshots, self.network)
         restored = saved.snapshots()
         recorder.restore(found.notes, parse_rows(rows[self.network.rank if self.network.processes.own_folders else 0]))
         if recorder.early_stopping is not None:
@@ -164,9 +163,11 @@ class Session:
 
     def save(self, t: int, snapshots: Sequence[Snapshot], recorder: Recorder) -> None:
         gather = self.network.processes.gather
-        arrays = {f"{i}.{name}": to_numpy(gather(a)) for i, s in enumerate(snapshots) for name, a in _arrays(s).items()}
+        arrays = {
+            f"{i}.{name}": to_numpy(gather(a)) for i, s in enumerate(snapshots) for name, a in named_arrays(s).items()
+        }
         if recorder.early_stopping is not None:
-            arrays |= _by_group(recorder.early_stopping, snapshots, gather)
+            arrays |= kept_arrays(recorder.early_stopping, snapshots, gather)
         if self.writer is not None:
             notes = recorder.notes() | {"settings": self.settings, "members": list(self.network.processes.node_ids)}
             notes["sent"] = [[s.sent.messages, s.sent.bytes] for s in snapshots]
@@ -240,82 +241,3 @@ class Session:
         self.hooks.close()
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
-
-
-# ---------------------------------------------------------------- snapshots as named arrays
-
-
-def _arrays(snapshot: Snapshot) -> dict[str, Array]:
-    state = leaves(snapshot.state, "state.")
-    memory = (leaves(entries, f"memory.{number}.") for number, entries in snapshot.memory.items())
-    return state | {name: a for arrays in memory for name, a in arrays.items()}
-
-
-def _by_group(
-    early_stopping: EarlyStopping, snapshots: Sequence[Snapshot], gather: Callable[[Array], Array]
-) -> dict[str, np.ndarray]:
-    arrays, first = {}, 0
-    for i, snapshot in enumerate(snapshots):
-        last = first + len(snapshot.state.x)
-        for name, a in (("average", early_stopping.average), ("best", early_stopping.best)):
-            if a is not None:
-                arrays[f"{i}.{name}"] = to_numpy(gather(a[first:last]))
-        first = last
-    return arrays
-
-
-class _Restored:
-    """The arrays of a checkpoint, each checked against what this run needs: anybody may have written it."""
-
-    def __init__(self, found: Checkpoint, fresh: Sequence[Snapshot], network: Network):
-        self.found, self.fresh, self.network = found, fresh, network
-
-    def snapshots(self) -> list[Snapshot]:
-        try:
-            return [self._snapshot(number, fresh) for number, fresh in enumerate(self.fresh)]
-        except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"The checkpoint of step {self.found.step} does not fit this run: {first_line(error)}."
-            ) from error
-
-    def _snapshot(self, number: int, fresh: Snapshot) -> Snapshot:
-        expected, notes = leaves(fresh.state, "state."), self.found.notes
-        arrays = {name: self._rows(number, name, a.shape[-1]) for name, a in expected.items()}
-        prefix = f"{number}.memory."
-        memory: dict[int, list[list[Array]]] = {}  # by exchange, message and array
-        for key in sorted(
-            tuple(map(int, n[len(prefix) :].split("."))) for n in self.found.arrays if n.startswith(prefix)
-        ):
-            exchange, message, _ = key
-            messages = memory.setdefault(exchange, [])
-            messages += [[] for _ in range(message + 1 - len(messages))]
-            messages[message].append(self._rows(number, f"memory.{'.'.join(map(str, key))}"))
-        messages_sent, bytes_sent = notes["sent"][number]
-        times: Any = 0.0
-        if self.network.settings.clock is not None:
-            times = np.array(notes["clock"][number], dtype=np.float64).reshape(self.network.nodes)
-        return Snapshot(
-            rebuilt(fresh.state, arrays, "state."),
-            {exchange: tuple(map(tuple, messages)) for exchange, messages in memory.items()},
-            Sent(int(messages_sent), float(bytes_sent), times),
-        )
-
-    def kept(self, name: str) -> Array | None:
-        """An array of the early stopping, of all groups; None where there was none yet."""
-        if f"0.{name}" not in self.found.arrays:
-            return None
-        return concatenate([self._rows(i, name, fresh.state.x.shape[-1]) for i, fresh in enumerate(self.fresh)])
-
-    def _rows(self, number: int, name: str, width: int | None = None) -> Array:
-        """The rows of the local nodes; a node that was lost begins at the mean of the others."""
-        x, members, nodes = self.fresh[number].state.x, self.found.notes["members"], self.network.nodes
-        a = self.found.arrays[f"{number}.{name}"]
-        shape, dtype = (*x.shape[:-2], len(members), width or a.shape[-1]), dtype_name(x)
-        if a.shape != shape or a.dtype.name != dtype:
-            raise ValueError(f"{name} is not {shape}, {dtype}")
-        if len(members) < nodes:
-            filled = np.repeat(a.mean(-2, keepdims=True), nodes, axis=-2)
-            filled[..., members, :] = a
-            a = filled
-        local = slice(self.network.local_nodes.start, self.network.local_nodes.stop)
-        return like(np.ascontiguousarray(a[..., local, :]), x)
