@@ -279,7 +279,7 @@ TABLE = column(str)
         ("random.csv.gz", b"\xff\x00\x81" * 99, "random.csv.gz is not"),
         ("rows.json", '{"a": 1}', "rows.json has no format that can be read: save it as .csv"),
         ("quote.csv", 'a,kind\n1,x\n"2,y\n' + "1,x\n" * 9, "EOF inside string starting at row 2"),
-        ("remark.csv", "# made by me\na,b,kind\n" + "1,2,x\n3,4,y\n" * 5, "no column 'kind'. Its columns: #, made"),
+        ("remark.csv", "# made by me\na,b,kind\n" + "1,2,x\n3,4,y\n" * 5, "more values than its header"),
         ("wide.csv", "a,kind\n" + "0,1,x\n1,2,y\n" * 5, "more values than its header"),
         ("one.csv", "kind\nx\ny\n", "has one column"),
         ("book.xlsx", b"PK\x03\x04", "is not an Excel workbook, or has a password"),

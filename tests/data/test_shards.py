@@ -216,10 +216,10 @@ def test_columns_are_matched_by_name_in_any_order(tmp_path: Path) -> None:
             "^oslo has a column 'more', which the other sites do not have: remove it, or leave it",
         ),
         (lambda f: f.rename(columns={"age": "Age"}), r"^oslo has no column 'age', .* \(it has a column 'Age'"),
-        (lambda f: f.assign(age="old"), "^Column 'age' of oslo holds text; at bonn numbers: correct"),
+        (lambda f: f.assign(age="old"), "^Column 'age' of oslo holds text; at bonn it holds numbers: correct"),
         (
             lambda f: f.assign(town=range(len(f))),
-            "^Column 'town' of oslo holds numbers; at bonn text: correct",
+            "^Column 'town' of oslo holds numbers; at bonn it holds text: correct",
         ),
     ],
 )
@@ -347,7 +347,7 @@ def test_a_site_of_few_rows_is_refused(tmp_path: Path) -> None:
 
 
 CODED: dict[str, Any] = {
-    "'kind' of rome holds numbers; at bonn text: write it": lambda kind: (kind == "k1").astype(int),
+    "'kind' of rome holds numbers; at bonn it holds text: write it": lambda kind: (kind == "k1").astype(int),
     "rome does not have the classes of the other sites": lambda kind: kind.replace("k0", "k9"),
     "rome has a class in fewer than 5 rows that no": lambda kind: kind.where(kind.index > 1, "k11"),
     "rome has one class only": lambda kind: "k1",

@@ -70,6 +70,8 @@ def narrow():
 def wrong(inputs, outputs):
     return nn.Linear(
         *inputs, missing)
+def wide(inputs, outputs):
+    return nn.Linear(*inputs, outputs + 1)
 """
 
 
@@ -92,6 +94,7 @@ def test_a_function_of_the_users_own_makes_the_network(own: Path) -> None:
         ("own.py:nn.Linear", "Unknown model"),
         ("own.py:narrow", "failed: TypeError: narrow"),
         ("own.py:wrong", r"wrong\(inputs=\(7,\), outputs=3\) of .*own.py failed at line 11: NameError"),
+        ("own.py:wide", r"own.py:wide has outputs of shape \(4,\) for a row, not 3"),
         ("absent.py:make", "There is no file .*absent.py"),
         ("broken.py:make", "broken.py failed: SyntaxError"),
     ],

@@ -70,7 +70,9 @@ def _check_kinds(name: str, summaries: Sequence[Summary], kinds: Sequence[str], 
     if len(different) > 1:
         odd, usual = sorted(different, key=kinds.count)
         site, other = (summaries[kinds.index(kind)].site for kind in (odd, usual))
-        raise InputError(f"Column '{name}' of {site} holds {CONTENTS[odd]}; at {other} {CONTENTS[usual]}: {remedy}.")
+        raise InputError(
+            f"Column '{name}' of {site} holds {CONTENTS[odd]}; at {other} it holds {CONTENTS[usual]}: {remedy}."
+        )
 
 
 def check_classes(summaries: Sequence[Summary]) -> None:

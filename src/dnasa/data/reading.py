@@ -95,7 +95,7 @@ def read_table(path: Path, as_text: str | None = None) -> Table:
 
 
 def _read_text(path: Path, raw: bytes, as_text: str | None, separators: str = SEPARATORS) -> Table:
-    """Values below a header line; the separator is the one that divides the header into most names, else whitespace."""
+    """Values below a header line; the separator is the one that divides the header into most names; without one, spaces."""
     import pandas as pd
 
     sample = raw[:SAMPLE].decode(errors="replace")
@@ -103,7 +103,7 @@ def _read_text(path: Path, raw: bytes, as_text: str | None, separators: str = SE
     try:
         cells = [next(csv.reader([header], delimiter=sign, skipinitialspace=True), []) for sign in separators]
         names, sign = max(zip(cells, separators, strict=True), key=lambda pair: len(pair[0]))
-        if len(names) < 2 and separators == SEPARATORS:
+        if len(names) < 2 and kind(path) not in (".csv", ".xlsx"):
             names, sign = header.split(), " "
         frame = pd.read_csv(
             io.BytesIO(raw),

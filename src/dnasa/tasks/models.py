@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import nn
 
 from dnasa.core import InputError
@@ -61,7 +63,21 @@ def make(text: str, rows: Dataset) -> Callable[[], nn.Module]:
     name, _ = parse(text)
     if name != "own" and (name == "gpt") != bool(rows.vocabulary):
         raise InputError(f"gpt is the model for text, and for nothing else: leave --model out for {rows.name}.")
-    return network(text, rows.inputs.shape[1:], rows.outputs, rows.name)
+    make_network = network(text, rows.inputs.shape[1:], rows.outputs, rows.name)
+    if name == "own":
+        _check_outputs(text, make_network, rows)
+    return make_network
+
+
+def _check_outputs(text: str, make_network: Callable[[], nn.Module], rows: Dataset) -> None:
+    """Refuse a model with another number of outputs, which might train all the same. Other errors come with the loss."""
+    inputs, shape = torch.as_tensor(rows.inputs[:2]), None
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        module = make_network().eval()
+        with suppress(RuntimeError, TypeError, ValueError, IndexError, AttributeError):
+            shape = module(inputs if inputs.dtype == torch.long else inputs.float()).shape
+    if shape is not None and shape[-1:] != (rows.outputs,):
+        raise InputError(f"{text} has outputs of shape {tuple(shape[1:])} for a row, not {rows.outputs}.")
 
 
 def network(text: str, shape: Shape, outputs: int, data: str) -> Callable[[], nn.Module]:
