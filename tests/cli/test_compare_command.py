@@ -17,7 +17,6 @@ import dnasa
 from dnasa import Result
 from dnasa.comparing import grid
 from dnasa.comparing.run_table import experiment
-from dnasa.runs.own_files import OwnFiles
 from dnasa.tasks.sources import SourceOptions, make_source
 
 LEAST = "compare --problem least_squares --nodes 4 --steps 20 --rules dsgd:constant,dnasa --etas 0.0001,0.001".split()
@@ -194,19 +193,6 @@ def test_nothing_is_added_where_a_file_of_the_user_is_in_the_way(plain: Path, tm
     assert not [*folder.glob("extension-*")]
 
 
-def test_a_folder_that_cannot_be_written_to_gets_one_line(
-    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(own: OwnFiles, names: Any) -> None:
-        raise PermissionError(13, "Permission denied", str(own.path))
-
-    folder = Path(shutil.copytree(plain, tmp_path / "a"))
-    monkeypatch.setattr(OwnFiles, "claim", refuse)
-    done = run(*LEAST, "--extend", "--out", folder)
-    assert done.returncode == 2
-    assert f"Cannot use {folder}: " in " ".join(done.stderr.split())
-
-
 def test_a_refused_comparison_leaves_its_folder_free(tmp_path: Path) -> None:
     words = [*LEAST, "--out", tmp_path / "a"]
     for option, wrong in (("--metric", "validation"), ("--x", "epochs")):
@@ -250,21 +236,6 @@ def test_a_comparison_that_is_replaced_leaves_no_extension_behind(extended: Path
     shutil.copytree(extended, tmp_path / "a")
     assert run(*LEAST, "--out", tmp_path / "a", "--force").returncode == 0
     assert not [*(tmp_path / "a").glob("extension-*")]
-
-
-def test_a_comparison_of_networks_has_many_points_without_a_pass_over_the_training_data(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    inputs = rng.standard_normal((4000, 3))
-    np.savez(tmp_path / "own.npz", inputs=inputs, labels=(inputs[:, 0] > 0).astype(int))
-    words = ["compare", "--data", tmp_path / "own.npz", *"--nodes 4 --steps 60 --rules dsgd,dnasa --etas 0.1,1".split()]
-    done = run(*words, "--out", tmp_path / "a")
-    assert done.returncode == 0, done.stderr
-    history = pd.read_csv(tmp_path / "a" / "history.csv")
-    assert 20 < history.step.nunique() <= 61
-    assert "grad_norm" not in history
-    assert "validation_accuracy" in history
-    assert run(*words, "--metric", "grad_norm", "--out", tmp_path / "b").returncode == 0
-    assert "grad_norm" in pd.read_csv(tmp_path / "b" / "history.csv")
 
 
 @pytest.mark.parametrize("problem", ["least_squares", "spike", "robust_regression"])

@@ -340,16 +340,6 @@ def test_schedules_are_named_where_a_rule_has_several() -> None:
     assert latex.methods([("dnasa", "diminishing"), ("dnasa", "fixed")]).cells == ["D-NASA", "D-NASA (fixed)"]
 
 
-def test_a_rule_has_one_color_in_all_figures_of_a_comparison() -> None:
-    found = compare(
-        SMALL, RING, ["dsgd", "dadam", "dnasa"], {"dsgd": [0.01, 0.1], "dadam": [0.001, 0.01]}, steps=5, seed=[0]
-    )
-    with style.context("paper"):
-        figures = found.draw_curves(), found.draw_stepsizes()
-        colors = [{line.get_label(): line.get_color() for line in data_lines(f.axes[0])} for f in figures]
-    assert colors[0]["D-SGD"] == colors[1]["D-SGD"] != colors[0]["D-Adam"] == colors[1]["D-Adam"]
-
-
 @pytest.mark.pictures
 def test_one_node_and_one_evaluation_can_be_compared_and_drawn(tmp_path: Path) -> None:
     found = compare(SMALL, topology.ring(1), ["dsgd", "dnasa"], [0.01, 1e160], steps=3, evaluate=[3])

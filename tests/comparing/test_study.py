@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from launching import ENVIRONMENT, PATIENCE
 from test_comparison import data_lines
-from test_docs import ROOT, blocks
+from test_docs import blocks
 from test_latex import compiled
 from test_resume import run
 
@@ -121,7 +121,7 @@ def test_a_table_too_wide_for_a_column_is_divided_and_counts_diverged_runs(tmp_p
     with style.context("paper"):
         text = report.latex()
     assert re.findall(r"\\label{tab:(.*)}", text) == ["wild-least-squares-1", "wild-least-squares-2"]
-    assert text.count("diverged (1/1)") == 4
+    assert text.count("diverged (1 of 1)") == 4
     assert report.latex().count(r"\begin{table*}") == 1
 
 
@@ -313,24 +313,18 @@ LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
         ("steps = 5", "problems is missing"),
         (LEAST + "step = 5", "unknown key 'step'. The keys here: graphs, "),
         (LEAST + "seeds = 0", "seeds: 0 is wrong: it should be greater than or equal to 1."),
-        (LEAST + "seeds = true", "seeds: True is wrong: it should be a valid integer."),
-        (LEAST + 'graphs = "ring"', "graphs: 'ring' is wrong: it should be a valid list."),
         (LEAST + 'graphs = ["ring", "ring"]', "graphs: ['ring', 'ring'] is wrong: it must not repeat a value."),
         (LEAST + 'rounds = "many"', "rounds: 'many' is wrong: it must be a whole number or 'exact'."),
-        (LEAST + 'compress = "wat"', "wat"),
         (LEAST + 'rules = ["d2"]\ngraphs = ["ring"]', "no rule can be used on ring"),
         (LEAST + 'graphs = ["rong"]', "Unknown topology 'rong'"),
         (LEAST + 'rules = ["dsgd:wat"]', "Unknown schedule for dsgd 'wat'"),
-        (LEAST + 'rules = ["wat"]', "Unknown rule 'wat'"),
         (LEAST + "etas = [0.1, -1]", "etas.default.1: -1 is wrong: it should be greater than 0."),
         (LEAST + "etas = {wat = [0.1]}", "etas.wat belongs to none of the rules"),
         (LEAST + 'etas = {dnasa = [0.1]}\nrules = ["dsgd", "dnasa"]', "Rule 'dsgd' needs a stepsize"),
         (LEAST + "extend = true\netas = [0.1]", "give at least two stepsizes"),
         (LEAST + 'figure = "pie"', "figure: 'pie' is wrong: it should be 'stepsizes' or 'curves'."),
-        (LEAST + 'x = "miles"', "x: 'miles' is wrong: it should be 'steps', 'epochs', "),
         (LEAST + 'metric = "test_accuracy"', "There is no metric 'test_accuracy'"),
         (LEAST + 'name = "../up"', "name: '../up' is wrong: it must be letters, digits, - and _."),
-        (LEAST + "problem = 3", "problem: 3 is wrong: it should be a valid dictionary."),
         (LEAST + "[problem.digits]\nsteps = 3", "[problem.digits] is for none of the problems: least_squares"),
         (LEAST + "[problem.least_squares]\nwat = 3", "unknown key 'problem.least_squares.wat'"),
         (
@@ -339,10 +333,7 @@ LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
         ),
         (LEAST + '[problem.least_squares]\nmodel = "linear"', "model has no effect: least_squares has no data"),
         ('problems = ["wat"]', "wat, exact, iid: "),
-        ('problems = ["digits"]\npartitions = ["wat"]', "wat"),
         ('problems = ["digits"]\nmodel = "wat"', "Unknown model 'wat'"),
-        ('problems = ["digits"]\nloss_scale = "2/n"', "'2/n' is wrong: it should be a valid number."),
-        ('problems = ["digits"]\nweights_by = "size"', "weights_by: 'size' is wrong: it should be 'rows'."),
         ('problems = ["robust_regression"]\nnodes = 3', "cannot be divided evenly among 3 nodes"),
         ('problems = ["a/x.csv", "b/x.csv"]', "two of its problems have the same name"),
     ],
@@ -413,19 +404,3 @@ def test_the_example_of_the_documentation_works(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     name = tomllib.loads(example)["name"]
     assert (tmp_path / "studies" / f"{name}-quick" / "table.csv").exists()
-
-
-def test_the_keys_of_a_file_are_in_the_documentation() -> None:
-    page = (ROOT / "docs" / "studies.md").read_text()
-    for key in study_file.StudyFile.model_fields.keys() - {"problem"}:
-        assert f"`{key}`" in page, key
-
-
-def test_a_study_without_graphs_has_one_that_its_rules_can_use(tmp_path: Path) -> None:
-    file = tmp_path / "default.toml"
-    for rules, graph, weights in (('"d2", "dnasa"', "ring", "lazy"), ('"dsgt", "dnasa"', "exact", None)):
-        file.write_text(LEAST.replace("nodes = 4", "nodes = 6") + f"rules = [{rules}]\n")
-        made = study_file.read(file)
-        (cell,) = made.cells
-        assert (cell.graph, cell.settings["weights"]) == (graph, weights)
-        assert not study.prepare(made, cell).notes, "no rule is left out"

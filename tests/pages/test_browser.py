@@ -115,26 +115,6 @@ def test_sites_have_their_names_and_bars(chromium: Any, tmp_path: Path) -> None:
         assert page.locator(".node text").all_text_contents() == names
 
 
-CONTRAST = """() => {
-  const light = (color) => {
-    const parts = color.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255);
-    const [r, g, b] = parts.map((c) => (c <= 0.04 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const { color, backgroundColor } = getComputedStyle(document.body);
-  const [text, ground] = [light(color), light(backgroundColor)];
-  return { ground, ratio: (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05) };
-}"""
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_in_light_and_dark(scheme: str, chromium: Any, home: Path) -> None:
-    with opened(chromium, address(home / "star"), scheme=scheme) as page:
-        measured = page.evaluate(CONTRAST)
-        assert (measured["ground"] > 0.5) == (scheme == "light")
-        assert measured["ratio"] > 7
-
-
 def test_a_text_in_a_run_folder_is_never_html(chromium: Any, home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "star", tmp_path / "run")
     attack = "</script><img src=x onerror=document.title='owned'>"

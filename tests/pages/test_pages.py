@@ -1,7 +1,6 @@
 """What a page shows of run folders."""
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -226,14 +225,6 @@ def test_no_folder_breaks_the_page_of_the_others(name: str, home: Path, tmp_path
     )
     for words in (["runs", tmp_path / "runs"], ["report", tmp_path / "runs" / "good"]):
         assert run(*words).returncode in (0, 2)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_in_the_place_of_a_history_does_not_block(home: Path, tmp_path: Path) -> None:
-    shutil.copytree(home / "good", tmp_path / "run")
-    (tmp_path / "run" / "history.csv").unlink()
-    os.mkfifo(tmp_path / "run" / "history.csv")
-    assert only(tmp_path / "run")["lines"] == []
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:

@@ -22,8 +22,6 @@ AT_EDGE = r"$^\dagger$"
 ETA = r"$\eta$"
 # Only where it is too wide; \dimexpr, since the package calc does not expand \ifdim.
 SHRUNK = r"\resizebox{\dimexpr\ifdim\width>\linewidth\linewidth\else\width\fi\relax}{!}{%"
-PLAIN = 1e-2, 1e5  # results within need no power of ten
-MOST_DECIMALS = 6
 TESTED = 5  # seeds, below which a paired test finds next to nothing
 NARROW, IN_NARROW, IN_WIDE = 4.0, 4, 7  # inches of a paper's column, and the columns of a table there and elsewhere
 
@@ -92,18 +90,13 @@ def results(title: str, metric: str, rows: pd.DataFrame, at_edge: Sequence[bool]
 
     Bold is what is `statistics.with_the_best`; few seeds decide little, and only the best is bold then.
     """
-    power, decimals = _scale(metric, rows)
     bold = with_the_best(rows) if rows.runs.max() >= TESTED else rows.best.eq(True)
     cells = []
     for (_, row), is_bold, dagger in zip(rows.iterrows(), bold, at_edge or [False] * len(rows), strict=True):
-        if not isfinite(row["mean"]):
-            cells.append(f"diverged ({row.diverged:.0f}/{row.runs:.0f})" if row.diverged > 0 else NOTHING)
-            continue
-        mean = _number(row["mean"], power, decimals)
-        spread = rf" $\pm$ {_number(row.spread, power, decimals)}" if isfinite(row.spread) else ""
-        cell = (rf"\textbf{{{mean}}}" if is_bold else mean) + spread
-        cells.append(cell + rf"\rlap{{{AT_EDGE}}}" * dagger)  # takes no room: numbers stay aligned
-    return Column(title + (f" ($10^{{{power}}}$)" if power not in (0, -2) else ""), cells)
+        mean, sign, spread = tables.with_spread(metric, row).removesuffix(" %").partition(" ± ")
+        cell = rf"\textbf{{{numbers(mean)}}}" if is_bold else numbers(mean)
+        cells.append(cell + numbers(sign + spread) + rf"\rlap{{{AT_EDGE}}}" * dagger)
+    return Column(title, cells)
 
 
 def heading(metric: str) -> str:
@@ -113,14 +106,10 @@ def heading(metric: str) -> str:
 
 
 def intervals(metric: str, rows: pd.DataFrame) -> list[Column]:
-    """The confidence interval of each difference to the best, empty for the best; no column of a single seed."""
-    power, decimals = _scale(metric, rows)
-    known = rows.difference_low.notna() & ~rows.best
-    if not known.any():
+    """The difference to the best with its confidence interval; no column of a single seed."""
+    if rows.difference_low.isna().all():
         return []
-    ends = zip(rows.difference_low, rows.difference_high, strict=True)
-    texts = [f"[{', '.join(_number(end, power, decimals) for end in pair)}]" for pair in ends]
-    return [Column(r"vs.\ best (95\% CI)", [text if each else "" for text, each in zip(texts, known, strict=True)])]
+    return [Column(r"vs.\ best (95\% CI)", [numbers(tables.with_interval(metric, row)) for _, row in rows.iterrows()])]
 
 
 def stepsizes(etas: Sequence[float], at_edge: Sequence[bool]) -> Column:
@@ -137,26 +126,6 @@ def sent(amounts: pd.Series) -> list[Column]:
     return [Column("MB", [f"{amount:.{decimals}f}" for amount in amounts])]
 
 
-# ---------------------------------------------------------------- numbers
-
-
-def _scale(metric: str, rows: pd.DataFrame) -> tuple[int, int]:
-    """The power of ten that the results share, and the decimals that show two digits of a usual spread."""
-    sizes = rows["mean"].abs()
-    sizes = sizes[(sizes > 0) & (sizes < inf)]
-    if in_percent(metric) or sizes.empty:
-        return (-2 if in_percent(metric) else 0), 2
-    power = 0 if PLAIN[0] <= sizes.max() < PLAIN[1] else floor(log10(sizes.max()))
-    spread = rows.spread[(rows.spread > 0) & (rows.spread < inf)].median()
-    usual = spread if spread > 0 else sizes.median() / 100
-    return power, max(0, min(MOST_DECIMALS, 1 + power - floor(log10(usual))))
-
-
-def _number(value: float, power: int, decimals: int) -> str:
-    half = -power // 2  # twice, since 10^324 is no float
-    return text(f"{value * 10.0**half * 10.0 ** (-power - half):.{decimals}f}")
-
-
 # ---------------------------------------------------------------- words
 
 
@@ -165,6 +134,11 @@ def text(words: str) -> str:
     escaped = "".join(SIGNS.get(sign, sign) for sign in words)
     escaped = escaped.replace("±", r"$\pm$").replace("R²", "$R^2$").replace(r" \%", r"~\%")
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)
+
+
+def numbers(words: str) -> str:
+    """Text with numbers such as 1.5e-09 in math."""
+    return re.sub(r"([\d.]+)e([+-]\d+)", lambda found: rf"${found[1]} \cdot 10^{{{int(found[2])}}}$", text(words))
 
 
 def metric_title(metric: str) -> str:

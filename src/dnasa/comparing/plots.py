@@ -230,7 +230,7 @@ def shown(table: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def draw_curve(
-    axis: "Axes", rows: "pd.DataFrame", label: str, band: float = 0.18, shift: float = 0.0, **style: Any
+    axis: "Axes", rows: "pd.DataFrame", label: str, band: bool = True, shift: float = 0.0, **style: Any
 ) -> None:
     """The mean over the seeds and the band between the smallest and the largest.
 
@@ -240,7 +240,7 @@ def draw_curve(
         axis: Where to draw.
         rows: Rows of `shown(statistics.curves())`.
         label: The name in the legend.
-        band: The opacity of the band; 0: none.
+        band: Whether to draw the band.
         shift: By how much of their distance the markers are shifted, so that those of several curves differ.
         **style: Options of `axis.plot`.
     """
@@ -251,7 +251,7 @@ def draw_curve(
     looks: Any = {"ms": current().marker, "markevery": (int(shift * distance), distance)} | style
     (line,) = axis.plot(x, mean, label=label, **looks)
     if band and rows.runs.max() > 1:
-        axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=band, linewidth=0)
+        axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=0.18, linewidth=0)
     if diverged:
         cross: Any = {
             "marker": "x",
@@ -278,7 +278,7 @@ def draw_history(history: "pd.DataFrame") -> "Figure":
         lines = list(shown(statistics.curves(some, metric, keys=keys)).groupby(keys, sort=False, dropna=False))
         names, few = names_of([variant for variant, _ in lines]), len(lines) <= MAX_LEGEND
         for name, style, (_, points) in zip(names, styles([str(rule) for (rule, *_), _ in lines]), lines, strict=True):
-            draw_curve(axis, points, name, 0.18 if few else 0, **(style if few else style | {"marker": ""}))
+            draw_curve(axis, points, name, few, **(style if few else style | {"marker": ""}))
         log = metric not in LINEAR if metric in LABELS else not (rows[metric] <= 0).any()
         finish(axis, "step", axis_name(metric), log)
     if metrics and few:

@@ -75,15 +75,17 @@ def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
 def running_mean(values: pd.Series) -> pd.Series:
     """The mean of the evaluations around each one, 5 % of all and at least three; geometric where they are positive.
 
-    Where the window is not full, at both ends and where a run diverged, and in short runs, values stay as they are.
+    Fewer than 20 evaluations, both ends, which tables show, and values that are not finite stay as they are.
     """
     numbers = values.astype(float)
     if len(numbers) < FEW:
         return numbers
     positive, window = not (numbers <= 0).any(), max(3, int(WINDOW * len(numbers)) | 1)
     with np.errstate(all="ignore"):
-        means = (np.log(numbers) if positive else numbers).rolling(window, center=True).mean()
-    return (np.exp(means) if positive else means).fillna(numbers)
+        means = (np.log(numbers) if positive else numbers).rolling(window, center=True, min_periods=1).mean()
+    places = np.arange(len(numbers))
+    inside = np.isfinite(numbers) & (places > 0) & (places < places[-1])
+    return (np.exp(means) if positive else means).where(inside, numbers)
 
 
 def differences(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT, level: float = 0.95) -> pd.DataFrame:

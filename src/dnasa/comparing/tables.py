@@ -37,7 +37,7 @@ def with_spread(metric: str, row: Any) -> str:
     """Mean ± standard deviation, or how many runs diverged; `row` is one of `statistics.over_seeds`."""
     percent = in_percent(metric)
     mean, spread = (float(row[name]) * (100 if percent else 1) for name in ("mean", "spread"))
-    if row.diverged:
+    if row.diverged > 0:
         return f"diverged ({row.diverged:.0f} of {row.runs:.0f})"
     if isnan(mean):
         return "-"

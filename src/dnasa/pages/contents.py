@@ -116,7 +116,7 @@ class _Reader:
             "name": name,
             "state": state,
             "step": max((line["columns"]["step"][-1] for line in lines), default=0),
-            "steps": attempt("config.json", lambda: parts.short(config["run"]["steps"]), None) if run else None,
+            "steps": attempt("config.json", lambda: parts.short((config.get("run") or {}).get("steps")), None),
             "source": text(data_name(options)) if options else "",
             "settings": attempt("config.json", lambda: parts.settings(path, config, options), {}),
             "lines": lines,
