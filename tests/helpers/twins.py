@@ -24,12 +24,14 @@ def lengths(Z: Array) -> Array:
 
 
 def dsgd(g: Gradient, W: Array, X: Array, eta: Schedule, prox: Prox = no_prox) -> Twin:
+    """Also epfml/quasi-global-momentum, decentralized_sgd: torch's SGD at each node, then a weighted average."""
     for t in count():
         X = W @ prox(X - eta(t) * g(X, t), eta(t))
         yield X
 
 
 def dmsgd(g: Gradient, W: Array, X: Array, eta: Schedule, beta: float = 0.9) -> Twin:
+    """Also epfml/quasi-global-momentum, decentralized_sgd with momentum."""
     M = 0 * X
     for t in count():
         M = beta * M + g(X, t)
@@ -96,7 +98,10 @@ def d2(g: Gradient, W: Array, X: Array, eta: Schedule) -> Twin:
 
 
 def dsgt(g: Gradient, W: Array, X: Array, eta: Schedule, prox: Prox = no_prox) -> Twin:
-    """Algorithm 1 of the D-NASA paper from its first line: u and v start at the gradient of the starting point."""
+    """Algorithm 1 of the D-NASA paper from its first line: u and v start at the gradient of the starting point.
+
+    Also team-decent/decent-bench, ATC_Tracking.
+    """
     U = V = g(X, 0)
     for t in count():
         X = W @ prox(X - eta(t) * U, eta(t))
@@ -139,7 +144,7 @@ def dnasa(
 
 
 def gt_hsgd(g: Gradient, W: Array, X: Array, eta: Schedule, beta: Schedule, prox: Prox = no_prox) -> Twin:
-    """As published, with the first estimate on one batch and x_old at hand."""
+    """As OscarYau525/docom, GtHsgd (of the DoCoM paper), whose first estimate can be over several batches."""
     V, V_old, Y, X_old = g(X, 0), 0 * X, 0 * X, X
     for t in count():
         if t > 0:
@@ -150,7 +155,10 @@ def gt_hsgd(g: Gradient, W: Array, X: Array, eta: Schedule, beta: Schedule, prox
 
 
 def kgt(g: Gradient, W: Array, X: Array, eta: Schedule, K: int = 10) -> Twin:
-    """Round by round, with c = 0 at the start and eta_s = 1; the local iterates are yielded, too."""
+    """Round by round, with c = 0 at the start and eta_s = 1; the local iterates are yielded, too.
+
+    Also team-decent/decent-bench, KGT, whose default is eta_s = 0.01.
+    """
     C = 0 * X
     for begin in count(0, K):
         Z = 0 * X
@@ -190,7 +198,7 @@ def sgp(g: Gradient, P: Array, X: Array, eta: Schedule) -> Twin:
 
 
 def push_dsgt(g: Gradient, C: Array, U: Array, eta: Schedule) -> Twin:
-    """Push-DIGing in the letters of its authors; y starts at the gradient of the start."""
+    """Push-DIGing in the letters of its authors; y starts at the gradient of the start. Also MidoAssran/maopy, PushDIGing."""
     v, Y = np.ones((len(C), 1)), g(U, 0)
     G = Y
     for t in count():
@@ -201,6 +209,7 @@ def push_dsgt(g: Gradient, C: Array, U: Array, eta: Schedule) -> Twin:
 
 
 def qg_dsgdm(g: Gradient, W: Array, X: Array, eta: Schedule, beta: float = 0.9, mu: float = 0.9) -> Twin:
+    """Also the authors' code, epfml/quasi-global-momentum, decentralized_qg_sgd without its Nesterov option."""
     M = 0 * X
     for t in count():
         X_old, X = X, W @ (X - eta(t) * (beta * M + g(X, t)))
@@ -209,7 +218,7 @@ def qg_dsgdm(g: Gradient, W: Array, X: Array, eta: Schedule, beta: float = 0.9, 
 
 
 def mt(g: Gradient, W: Array, X: Array, eta: Schedule, beta: float = 0.9) -> Twin:
-    """From u = c = 0."""
+    """Also the authors' code, yukiTakezawa/MomentumTracking, without its L2 penalty and from u = c = 0."""
     U, C = 0 * X, 0 * X
     for t in count():
         U = beta * U + g(X, t)
@@ -236,7 +245,10 @@ def edm(g: Gradient, W: Array, X: Array, eta: Schedule, beta: float = 0.9) -> Tw
 
 
 def extra(g: Gradient, W: Array, X: Array, eta: Schedule) -> Twin:
-    """With W~ = (I + W) / 2, from two iterates and two gradients."""
+    """With W~ = (I + W) / 2, from two iterates and two gradients.
+
+    Also team-decent/decent-bench, EXTRA, which takes the old gradient on a new sample.
+    """
     X_old, X, step_old = X, W @ X - eta(0) * g(X, 0), eta(0) * g(X, 0)
     for t in count(1):
         yield X
@@ -247,7 +259,7 @@ def extra(g: Gradient, W: Array, X: Array, eta: Schedule) -> Twin:
 def gt_adam(
     g: Gradient, W: Array, X: Array, eta: Schedule, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
 ) -> Twin:
-    """The tracker starts at the gradient of the starting point."""
+    """The tracker starts at the gradient of the starting point. OPT4SMART/disropt, GTAdamTorch, has sqrt(v) + eps."""
     M, V, S = 0 * X, 0 * X, g(X, 0)
     G = S
     for t in count():

@@ -232,6 +232,20 @@ def test_what_is_not_a_function_of_these_arguments_is_refused(options: dict[str,
 # ---------------------------------------------------------------- generators
 
 
+def several(rng: Any) -> list[Array]:
+    return [
+        rng.standard_normal(4),
+        rng.standard_normal((2, 1)),
+        rng.integers(7),  # leaves half a word in a buffer
+        rng.standard_normal(2),
+        rng.integers(-3, 2**40, size=(2, 1)),
+        rng.integers(5, size=2),
+        rng.integers(0, 10, size=3, dtype=np.int32),
+        rng.standard_normal(),
+        rng.standard_t(1.5, size=2),
+    ]
+
+
 @pytest.mark.parametrize("way", ["compiled", "not compiled"])
 def test_draws_for_all_nodes_are_those_of_each_stream(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "not compiled":
@@ -239,32 +253,10 @@ def test_draws_for_all_nodes_are_those_of_each_stream(way: str, monkeypatch: pyt
     rngs = Generators("custom", [0, 9], range(3, 6))
     for t in (0, 63, 64, 65, 2):
         rngs.at(t)
-        drawn = [
-            rngs.standard_normal(4),
-            rngs.standard_normal((2, 1)),
-            rngs.integers(7),  # leaves half a word in a buffer
-            rngs.standard_normal(2),
-            rngs.integers(-3, 2**40, size=(2, 1)),
-            rngs.integers(5, size=2),
-            rngs.integers(0, 10, size=3, dtype=np.int32),
-            rngs.standard_normal(),
-            rngs.standard_t(1.5, size=2),
-        ]
+        drawn = several(rngs)
         for s, seed in enumerate((0, 9)):
             for k, node in enumerate(range(3, 6)):
-                alone = Streams("custom").at(seed, node, t)
-                wanted = [
-                    alone.standard_normal(4),
-                    alone.standard_normal((2, 1)),
-                    alone.integers(7),
-                    alone.standard_normal(2),
-                    alone.integers(-3, 2**40, size=(2, 1)),
-                    alone.integers(5, size=2),
-                    alone.integers(0, 10, size=3, dtype=np.int32),
-                    alone.standard_normal(),
-                    alone.standard_t(1.5, size=2),
-                ]
-                for a, b in zip(drawn, wanted, strict=True):
+                for a, b in zip(drawn, several(Streams("custom").at(seed, node, t)), strict=True):
                     np.testing.assert_array_equal(a[s, k], b)
 
 

@@ -1,7 +1,6 @@
 """Minimising f + h: proximal operators, and where in a step each rule applies them."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from dnasa.core import Array, Prox
 from dnasa.problems import Custom, prox
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Variant, schedules_of
-from dnasa.runs.history import Evaluation
 
 PROXIMAL = [name for name, method in RULES.items() if method.takes_prox]
 NODES, DIM = 5, 4
@@ -154,24 +152,6 @@ def test_lasso_reaches_the_solution_of_scikit_learn(name: str, options: dict[str
     last = result.history.iloc[-1]
     assert last.grad_norm < 10 * accuracy  # of the gradient mapping: the gradient of f itself is not 0
     assert np.linalg.norm(np.mean([full(exact, i) for i in range(NODES)], axis=0)) > 0.2
-
-
-@pytest.mark.parametrize("name", ["dsgt", "dnasa"])
-def test_proximal_runs_resume_exactly(name: str, tmp_path: Path) -> None:
-    def fail(evaluation: Evaluation) -> None:
-        if evaluation.step == 60:
-            raise RuntimeError
-
-    options: Any = {"steps": 60, "evaluate": 30, "eta": eta_of(name)}
-    run: Any = {"folder": tmp_path / "run", **options}
-    with pytest.raises(RuntimeError):
-        dnasa.solve(
-            quadratic(prox.l1(0.1)), GRAPH, name, record=dnasa.Record(callback=fail, checkpoint_every=30), **run
-        )
-    with pytest.raises(InputError, match="This is not the run"):
-        dnasa.solve(quadratic(prox.l1(0.2)), GRAPH, name, resume=True, **run)
-    resumed = dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, name, resume=True, **run)
-    np.testing.assert_array_equal(resumed.x, dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, name, **options).x)
 
 
 # ---------------------------------------------------------------- mistakes

@@ -4,7 +4,6 @@ import copy
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,7 +22,6 @@ from dnasa.problems.losses import cross_entropy
 from dnasa.problems.models import gpt, resnet
 from dnasa.problems.sharded import seeded
 from dnasa.problems.supervised import STATISTICS
-from dnasa.runs.history import Evaluation
 from dnasa.topology import Topology
 
 NODES, BATCH = 3, 4
@@ -344,23 +342,6 @@ def test_processes_have_the_bits_of_the_simulator(name: str) -> None:
         assert torch.equal(result.x, simulated.x)
         for column in ("train_loss", "test_loss", "grad_norm"):
             np.testing.assert_allclose(result.history[column], simulated.history[column], rtol=1e-9)
-
-
-def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path) -> None:
-    graph, run = topology.ring(NODES), dict[str, Any](steps=6, evaluate=2)
-
-    def crash(evaluation: Evaluation) -> None:
-        if evaluation.step == 4:
-            raise RuntimeError("stopped")
-
-    whole = dnasa.solve(problem("gpt"), graph, **run)
-    stored = run | {"folder": tmp_path}
-    with pytest.raises(RuntimeError, match="stopped"):
-        dnasa.solve(problem("gpt"), graph, record=dnasa.Record(callback=crash, checkpoint_every=2), **stored)
-    with pytest.raises(InputError, match="data was"):
-        dnasa.solve(problem("gpt", augment=lambda x, g: x), graph, resume=True, **stored)
-    resumed = dnasa.solve(problem("gpt"), graph, resume=True, **stored)
-    assert torch.equal(resumed.x, whole.x)
 
 
 def test_the_test_loss_of_mixed_precision_is_computed_in_full() -> None:

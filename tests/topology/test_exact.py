@@ -169,7 +169,7 @@ def test_with_a_channel_every_round_multiplies_by_w() -> None:
     ("graph", "rounds", "words"),
     [
         (topology.directed_ring(4), "exact", "use the graph 'exact'"),
-        (topology.changing([topology.ring(4), topology.star(4)]), "exact", "no exact average"),
+        (topology.changing([topology.ring(4), topology.star(4)]), "exact", "No number of rounds"),
         (topology.ring(4), "most", "must be a positive whole number"),
         (topology.ring(4), 0, "must be a positive whole number"),
         (topology.ring(4), 1.5, "must be a positive whole number"),

@@ -284,17 +284,14 @@ class Supervised(Sharded):
         return done[0] if len(done) == 1 else torch.cat(done)
 
     def _replayed(self, flat: Tensor, x: Tensor, y: Tensor, key: int) -> Tensor:
-        with seeded(self.device, key):
-            self._try_to_capture(flat, x, y)
+        if self.capturable:
+            try:
+                with seeded(self.device, key):
+                    self.replayed.prepare(flat, x, y)
+            except RuntimeError:  # such as a forward pass that waits for the GPU
+                self.capturable = False
         with seeded(self.device, key):  # again: capturing draws random numbers too
             return self.replayed(flat, x, y).clone() if self.capturable else self._many_on_gpu(flat, x, y)
-
-    def _try_to_capture(self, *inputs: Tensor) -> None:
-        try:
-            if self.capturable:
-                self.replayed.prepare(*inputs)
-        except RuntimeError:  # such as a forward pass that waits for the GPU
-            self.capturable = False
 
     def _many_on_gpu(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return self.module.gradients_on_streams(flat, x, y, self.loss_scale)

@@ -26,12 +26,12 @@ class State(NamedTuple):
         x &\leftarrow W[\psi' + x - \psi] \\
         \psi &\leftarrow \psi'
     """,
-    checked="decent-bench, ED, with beta = 0: the same; the momentum with nothing",
 )
 def edm(eta: Schedule, *, beta: float = 0.9) -> Rule:
     """m <- beta m + (1 - beta) g; psi' = x - eta m; x <- W[psi' + x - psi]; psi <- psi' (initially psi = x)
 
     Exact diffusion with the moving average m in place of the gradient; stable for eigenvalues of W above -1/3, like D2.
+    With beta = 0 it is decent-bench's ED.
 
     Args:
         eta: The stepsize at t.

@@ -12,11 +12,8 @@ def check_weight_decay(rule: Rule, name: str) -> None:
 def with_weight_decay(rule: Rule, decay: Schedule) -> Rule:
     """x <- (1 - stepsize decay) x, then the rule's own step, with the gradients taken before.
 
-    Gradients, moments and trackers contain nothing of the decay, and nodes that agree still do.
-
-    Args:
-        rule: A rule with a `stepsize`.
-        decay: The decay, a number or a row of one for each parameter; None: no decay. It does not depend on t.
+    Gradients, moments and trackers contain nothing of the decay, and nodes that agree still do. `decay(t)`, which does not
+    depend on t, is a number or a row of one for each parameter; None: no decay.
     """
 
     def shrink(s: State, t: int) -> Array | None:

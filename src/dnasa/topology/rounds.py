@@ -31,13 +31,9 @@ def count_rounds(topology: Topology, rounds: Any) -> int:
         return topology.rounds
     if rounds != EXACT:
         return whole("rounds, unless it is 'exact',", rounds)
-    if topology.period > 1:
-        if topology.rho > SAME:
-            raise InputError(
-                f"{topology.name} has no exact average after a period: use the graph 'exact', or give a number of rounds."
-            )
+    if topology.period > 1 and topology.rho <= SAME:
         return topology.period
-    if topology.directed or _large(topology):
+    if topology.period > 1 or topology.directed or _large(topology):
         raise InputError(
             f"No number of rounds is known to average exactly on {topology.name} with {topology.nodes:,} nodes: use the graph "
             "'exact', or give a number of rounds."
@@ -65,12 +61,7 @@ def successive(topology: Topology, rounds: int) -> Topology:
 
 
 def smallest_eigenvalue(topology: Topology, rounds: int) -> float:
-    """The smallest eigenvalue of what a step multiplies by.
-
-    Args:
-        topology: An undirected graph.
-        rounds: Mixing rounds per exchange.
-    """
+    """The smallest eigenvalue of what a step multiplies by; NaN on a directed graph."""
     if rounds == 1 or topology.period > 1 or topology.directed:
         return topology.smallest_eigenvalue
     values = _eigenvalues(topology)
@@ -78,12 +69,7 @@ def smallest_eigenvalue(topology: Topology, rounds: int) -> float:
 
 
 def roots(topology: Topology, rounds: int) -> list[float]:
-    """The roots of the best polynomial of degree `rounds`, in an order in which rounding errors do not grow.
-
-    Args:
-        topology: An undirected graph that does not change.
-        rounds: The degree.
-    """
+    """The roots of the best polynomial of degree `rounds`, in an order in which rounding errors do not grow."""
     values = _eigenvalues(topology)
     few = not _large(topology) and len(values) <= MOST_VALUES
     return _leja(np.resize(values, rounds) if few and rounds >= len(values) else _best_roots(values, rounds, few))

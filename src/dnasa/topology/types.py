@@ -211,13 +211,11 @@ def node_count(n: Any) -> int:
 
 
 def check_links(n: int, links: float) -> None:
-    """Refuse a graph whose nodes have too many links each."""
     if n * links > MOST_LINKS:
         raise InputError(f"{n:,} nodes have too many links here for the memory: use fewer nodes or a sparser graph.")
 
 
 def check_node(node: int, nodes: int) -> None:
-    """Refuse a node that does not exist."""
     if whole("A node", node, low=0) >= nodes:
         raise InputError(f"There is no node {node}: nodes are numbered from 0 to {nodes - 1}.")
 
