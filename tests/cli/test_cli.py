@@ -76,7 +76,7 @@ def test_nodes_need_not_wait_for_each_other(
     assert "exponential" in done.stdout, done.stderr
     assert pd.read_csv(out / "history.csv").clock_seconds.iloc[-1] < 40 * 0.5
     words[-1] = tmp_path / "other"
-    assert "cannot be resumed" in refused([*words, "--checkpoint-every", 10], monkeypatch, capfd)
+    assert "compression and checkpoints" in refused([*words, "--checkpoint-every", 10], monkeypatch, capfd)
 
 
 @pytest.mark.pictures

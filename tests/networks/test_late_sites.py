@@ -202,6 +202,6 @@ def test_a_second_run_has_mail_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_what_needs_waiting_is_refused(tmp_path: Path) -> None:
-    words = "evaluated at the end only: leave out early stopping"
+    words = "for sites without early stopping"
     with connected(tmp_path, RING) as made, pytest.raises(InputError, match=words):
         solve(made[0], record=dnasa.Record(patience=3))

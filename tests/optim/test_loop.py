@@ -249,18 +249,3 @@ def test_a_parameter_frozen_later_and_a_learning_rate_set_later_are_refused() ->
     net[0].weight.requires_grad_(False)
     with pytest.raises(InputError, match="frozen now: make a new optimizer"):
         batches(opt, net, 0, range(1))
-
-
-@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
-def test_a_change_through_data_is_refused(rule: str) -> None:
-    def work(network: Network) -> None:
-        net = model()
-        opt = Decentralized(net, network, rule)
-        batches(opt, net, network.rank, range(3))
-        net[0].weight.data.clamp_(-0.1, 0.1)
-        with pytest.raises(InputError, match="changed by hand between two steps"):
-            batches(opt, net, network.rank, range(1))
-        opt.load_state_dict(opt.state_dict())
-        batches(opt, net, network.rank, range(3))
-
-    run_threads(RING, work)

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import compiled, contiguous, copied, dtype_name, like, on_gpu, overlap, stack
+from dnasa.arrays import compiled, contiguous, copied, dtype_name, on_gpu, overlap, stack
 from dnasa.channels.exchange import exchange
-from dnasa.core import Array, Gradients, InputError, Messages, Network, Rule, Snapshot, State
+from dnasa.core import Array, Gradients, Messages, Network, Rule, Snapshot, State
 from dnasa.engine.simulate import next_state
-from dnasa.engine.steppers import Immediate
+from dnasa.engine.steppers import Stepper
 from dnasa.rules.forms import Form, ScaledAverage
 
 PLAIN, NORMALIZED, SCALED = range(3)  # kinds of a step, as `kernels.c` numbers them
@@ -52,35 +52,27 @@ def with_fused_messages(rule: Rule, state: State) -> Rule:
         held = copies[t % 2]
         for target, source in zip(held, form.unpack(s), strict=True):
             target[...] = source
-        g = as_owned_contiguous(g, held[0], held)
+        g = as_owned_contiguous(g, held)
         return tuple(held[:3]), kernels[t % 2].step(0, form.pack(s, *held), g, t)
 
     return rule._replace(send=send, form=None)
 
 
-class Fused(Immediate):
+class Fused(Stepper):
     """Steps in place: `x` and `state` are those of the current step, and change with the next one."""
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Any = None):
         self.rule, self.form = rule, rule.form
         self.network = network
         self.sent = snapshot.sent
-        self.held = _stacked(self.form.unpack(snapshot.state), network.nodes)
+        self.held = stack(self.form.unpack(snapshot.state))
         self.state = self.form.pack(snapshot.state, *self.held)
-        self.x = self.held[0]
         self.row_bytes = 3 * self.x.shape[-1] * self.x.dtype.itemsize  # all but the last are sent
         self.kernel = Kernel(self.held, network.step_weights, self.form, self.state)
 
-    @property
-    def snapshots(self) -> list[Snapshot]:
-        return [Snapshot(self.state, {}, self.sent)]
-
-    def points(self, t: int) -> tuple[Array, ...]:
-        return (self.x,)
-
     def step(self, gradients: Gradients, t: int) -> None:
         (g,) = gradients
-        g = as_owned_contiguous(g, self.x, self.held)
+        g = as_owned_contiguous(g, self.held)
         if self.kernel.norms_safe:
             self.state = self.kernel.step(t % len(self.network.step_weights), self.state, g, t)
         else:
@@ -98,26 +90,8 @@ class Fused(Immediate):
         self.kernel.measure()
 
 
-def _stacked(arrays: Sequence[Array], nodes: int) -> Array:
-    shapes = {tuple(a.shape) for a in arrays}
-    if len(shapes) > 1 or arrays[0].shape[-2:-1] != (nodes,):
-        raise InputError(
-            f"The state has arrays of shapes {', '.join(map(str, sorted(shapes)))} for {nodes} nodes: "
-            "use a state of the same problem and network."
-        )
-    return stack(arrays)
-
-
-def as_owned_contiguous(g: Array, x: Array, held: Array) -> Array:
-    """The gradient as a contiguous array of the kind and shape of x that is not a view of the state."""
-    if type(g) is not type(x) or g.dtype != x.dtype or g.shape != x.shape:
-        shape = tuple(np.shape(g))
-        if shape != tuple(x.shape):
-            raise InputError(
-                f"The gradient has shape {shape}, but the iterates have shape {tuple(x.shape)}: "
-                "return an array of the same shape."
-            )
-        g = like(g, x)
+def as_owned_contiguous(g: Array, held: Array) -> Array:
+    """The gradient as a contiguous array that is not a view of the state."""
     return contiguous(copied(g) if overlap(g, held) else g)
 
 
@@ -142,20 +116,9 @@ class Kernel:
             self.sizes = (count, nodes, dim, form.every, itemsize == 8)
         else:
             kind = NORMALIZED if form.normalized else PLAIN
+        sizes = (count, nodes, dim, width, kind, itemsize == 8)
         self.prepared = [
-            compiled.prepare(
-                *arrays,
-                starts,
-                columns,
-                values.astype(dtype),
-                *workspace,
-                count,
-                nodes,
-                dim,
-                width,
-                kind,
-                itemsize == 8,
-            )
+            compiled.prepare(*arrays, starts, columns, values.astype(dtype), *workspace, *sizes)
             for starts, columns, values in map(pad_csr, weights)
         ]
         self.measure()

@@ -16,18 +16,11 @@ from dnasa.arrays import concatenate, copied
 from dnasa.channels.exchange import row_bytes
 from dnasa.channels.pairs import Offer, Pairs
 from dnasa.core import Array, Gradients, Network, Rule, Snapshot, State, leaves, rebuilt
-from dnasa.engine.steppers import Immediate, check_next, with_checks
+from dnasa.engine.steppers import Stepper, check_next, with_checks
 
 
 class Node:
-    """A node: it begins a step with gradients, and ends it once no exchange is overdue.
-
-    Args:
-        rule: The rule.
-        state: Its state, with this node's row.
-        pairs: The exchanges with the neighbours.
-        steps: The number of steps of the run.
-    """
+    """A node: it begins a step with gradients, and ends it once no exchange is overdue. `steps` are those of the run."""
 
     def __init__(self, rule: Rule, state: State, pairs: Pairs, steps: int):
         self.plain_rule, self.state, self.pairs, self.steps = rule, state, pairs, steps
@@ -59,10 +52,10 @@ class Node:
         self.state, self.rule = state, self.plain_rule
 
 
-def weights_of(graph: Any, i: int) -> dict[int, float]:
-    """The weight of each neighbour of node i, exactly symmetric, so that a pair's changes cancel."""
+def make_pairs(graph: Any, i: int, late: int) -> Pairs:
+    """The exchanges of node i, with weights that are exactly symmetric, so that a pair's changes cancel."""
     W = graph.sparse
-    return {j: float((W[i, j] + W[j, i]) / 2) for j in graph.neighbours(i)}
+    return Pairs({j: float((W[i, j] + W[j, i]) / 2) for j in graph.neighbours(i)}, late)
 
 
 # ---------------------------------------------------------------- real nodes
@@ -84,11 +77,7 @@ class Mailbox(Protocol):
 def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailbox, again: float = 1.0) -> None:
     """Step until all nodes together have taken the steps of the run, on average, or all neighbours have ended.
 
-    Args:
-        node: The node.
-        gradient: `gradient(point, step)`, a stochastic gradient of this node, whose own step it is.
-        mailbox: Connects it with its neighbours.
-        again: The seconds after which a node that waits sends again what may be lost.
+    `gradient(point, step)` is for this node's own step. A node that waits for `again` seconds sends again what may be lost.
     """
     arrived: deque[tuple[int, Offer | None]] = deque()
 
@@ -120,28 +109,14 @@ def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailb
         node.end()
 
 
-class OwnNode(Immediate):
-    """The stepper of a real node.
-
-    Args:
-        rule: The rule.
-        network: The network, whose one local node this is.
-        snapshot: Where to begin; `sent` counts what this node sends.
-        late: As for `Pairs`.
-        steps: The number of steps of the run.
-        t: The mean number of steps of all nodes so far.
-        own_steps: The number of this node's steps so far.
-    """
+class OwnNode(Stepper):
+    """The stepper of the real node of this process, after `t` steps of all nodes on average and `own_steps` of its own."""
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, late: int, steps: int, t: int, own_steps: int):
         self.network, self.sent = network, snapshot.sent
-        pairs = Pairs(weights_of(network.topology, network.rank), late)
+        pairs = make_pairs(network.topology, network.rank, late)
         pairs.steps, pairs.own_steps = float(t), own_steps
         self.node = Node(rule, snapshot.state, pairs, steps)
-
-    @property
-    def x(self) -> Array:
-        return self.node.state.x
 
     @property
     def snapshots(self) -> list[Snapshot]:
@@ -151,6 +126,7 @@ class OwnNode(Immediate):
         """Take all steps, and wait for the neighbours' last."""
         assert self.network.processes.mailbox is not None
         self.mailbox = self.network.processes.mailbox()
+        self.take = self.mailbox.take
         run_node(self.node, gradient, self, again=math.inf)
         self.mailbox.end()
 
@@ -159,24 +135,12 @@ class OwnNode(Immediate):
         self.sent.bytes += row_bytes(self.network, offer.messages, 0)
         self.mailbox.post(neighbour, offer)
 
-    def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
-        return self.mailbox.take(seconds)
-
 
 # ---------------------------------------------------------------- simulated nodes
 
 
-class Late(Immediate):
-    """All nodes, in the order of a clock's events.
-
-    Args:
-        rule: The rule.
-        network: The network, with its clock.
-        snapshot: Where to begin.
-        late: As for `Pairs`.
-        steps: The number of steps of the run.
-        gradient: `gradient(point, node, step)`, a stochastic gradient of a node, whose own step it is.
-    """
+class Late(Stepper):
+    """All nodes, in the order of a clock's events. `gradient(point, node, step)` is for a node's own step."""
 
     def __init__(
         self,
@@ -191,12 +155,10 @@ class Late(Immediate):
         clock: Any = network.settings.clock
         self.link = clock.single_messages(network.nodes)
         self.compute = clock.links.compute
-        all_nodes = range(network.nodes)
-        each = [Pairs(weights_of(network.topology, i), late) for i in all_nodes]
-        self.nodes = [Node(rule, _row(snapshot.state, i), each[i], steps) for i in all_nodes]
-        self.done = 0  # steps of nodes
+        all_nodes, state = range(network.nodes), snapshot.state
+        self.nodes = [Node(rule, _row(state, i), make_pairs(network.topology, i, late), steps) for i in all_nodes]
+        self.done = self.count = 0  # steps of nodes, and events
         self.now = 0.0
-        self.count = 0
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         for i in all_nodes:
             self._compute(i)

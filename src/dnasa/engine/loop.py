@@ -314,7 +314,7 @@ class LateRun(Run):
     """A run whose nodes do not wait for each other. A step is as many steps of nodes as there are nodes."""
 
     def _stepper(self) -> Any:
-        late: Any = self.plan.network.settings.late
+        late: Any = self.plan.network.settings.late  # networks of survivors do not have it
         return Late(self.plan.groups[0].rule, self.network, self.snapshots[0], late, self.plan.steps, self._of_node)
 
     def _step(self, t: int) -> None:

@@ -102,10 +102,6 @@ def _runs(rule: Any, eta: Any) -> list[Any]:
     named = distinct("rule", [name for name in each if not isinstance(name, (Rule, Variant))])
     if not each:
         raise InputError(f"No rule given. Choose from: {', '.join(RULES)}.")
-    if any(callable(name) for name in named):
-        raise InputError(
-            "A function that makes a rule is not a rule: call it with its schedules, or register it by name."
-        )
     if np.ndim(eta) > 1:
         raise InputError(f"eta must be a number, a function of t or a list of these; it has shape {np.shape(eta)}.")
     etas = [] if eta is None else distinct("eta", as_list(eta))
@@ -205,30 +201,23 @@ def _check_exchanges(network: Network, groups: list[VariantGroup], steps: int) -
 
 def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup]) -> None:
     """Refuse what cannot be done without waiting."""
-    settings, record, graph = network.settings, options.record, network.topology
+    settings, record, graph, rule = network.settings, options.record, network.topology, groups[0].rule
     whole("late", settings.late, low=0)
-    if not network.simulated and network.processes.mailbox is None:
-        raise InputError(
-            "late is for simulated runs and sites: leave it out, other processes wait for their neighbours."
-        )
-    if network.simulated and settings.clock is None:
-        raise InputError("late needs the speeds of nodes and links: give clock (--clock).")
-    if not network.simulated and record.patience is not None:
-        raise InputError("Sites that do not wait are evaluated at the end only: leave out early stopping.")
-    if len(groups) > 1:
-        raise InputError("With late, each rule has an order of events of its own: give one rule at a time.")
-    if not groups[0].rule.needs.late or groups[0].rule.then:
+    fixed = graph.period == 1 and not graph.directed and graph.sparse.diagonal().min() >= 0
+    plain = (settings.rounds, settings.every, settings.channel, settings.overlap) == (1, 1, None, False)
+    resumes = record.checkpoint_every is not None or options.resume or getattr(options.folder, "resume", False)
+    if len(groups) > 1 or not rule.needs.late or rule.then or not fixed or not plain or resumes:
         safe = ", ".join(name for name in RULES if registry.example(name).needs.late)
-        raise InputError(f"{_named(groups[0])} needs nodes that wait for each other: leave late out, or use {safe}.")
-    if graph.period > 1 or graph.directed or graph.sparse.diagonal().min() < 0:
         raise InputError(
-            f"late needs an undirected graph that stays the same, with weights that are not negative, unlike {graph.name}: use "
-            "exponential or ring."
+            f"late takes one rule, of {safe}, on an undirected graph that stays the same, such as ring, and messages as they "
+            "are: leave out rounds, every, overlap, compression and checkpoints."
         )
-    if (settings.rounds, settings.every, settings.channel, settings.overlap) != (1, 1, None, False):
-        raise InputError("late exchanges messages once, as they are: leave out rounds, every, overlap and compression.")
-    if record.checkpoint_every is not None or options.resume or getattr(options.folder, "resume", False):
-        raise InputError("A run with late cannot be resumed, since messages are under way: leave out checkpoints.")
+    if (
+        settings.clock is None
+        if network.simulated
+        else network.processes.mailbox is None or record.patience is not None
+    ):
+        raise InputError("late is for simulated runs with a clock (--clock), and for sites without early stopping.")
 
 
 def _check_record(problem: "Problem", options: RunOptions) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from dnasa.arrays import concatenate, on_gpu
 from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot, State
 from dnasa.engine.fused import Fused, one_product, supports, with_fused_messages
-from dnasa.engine.steppers import Immediate, Overlapped, Sequential, Stepper
+from dnasa.engine.steppers import Overlapped, Sequential, Stepper
 from dnasa.runs.timing import Timeline
 
 MIN_COMPILED = 1 << 20  # numbers in x from which compiling the step on a GPU pays off
@@ -60,8 +60,10 @@ def with_fast_messages(rule: Rule, state: State) -> Rule:
     return with_fused_messages(rule, state)
 
 
-class SideBySide(Immediate):
+class SideBySide(Stepper):
     """Several rules, each stepping its own entries of the first axis."""
+
+    x: Array = None
 
     def __init__(self, steppers: Sequence[Stepper], sizes: Sequence[int]):
         self.steppers, self.sizes = steppers, sizes

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 from dnasa.arrays import copied
 from dnasa.channels.exchange import exchange, row_bytes
@@ -21,6 +21,7 @@ from dnasa.core import (
     Network,
     ProcessLost,
     Rule,
+    Sent,
     Snapshot,
     State,
     leaves,
@@ -30,26 +31,38 @@ from dnasa.engine.simulate import next_state
 from dnasa.runs.timing import Timeline, now
 
 
-class Stepper(Protocol):
-    """`x` are the current iterates, `snapshots` the rules' states with nothing in flight, one for each rule."""
+class Stepper:
+    """Takes a rule's steps. As it stands here, one with a state and with nothing in flight between steps."""
+
+    state: State
+    sent: Sent
 
     @property
-    def x(self) -> Array: ...
+    def x(self) -> Array:
+        return self.state.x
 
     @property
-    def snapshots(self) -> list[Snapshot]: ...
+    def snapshots(self) -> list[Snapshot]:
+        """The state of each rule, with nothing in flight."""
+        return [Snapshot(self.state, {}, self.sent)]
 
     @property
     def complete(self) -> Snapshot:
         """The state of the last complete step, after a process was lost."""
+        return self.snapshots[0]
 
     def points(self, t: int) -> tuple[Array, ...]:
         """The points to compute gradients at."""
+        return (self.x,)
 
-    def step(self, gradients: Gradients, t: int) -> None: ...
+    def step(self, gradients: Gradients, t: int) -> None:
+        raise NotImplementedError
 
     def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
         """Run another exchange after those in flight."""
+        future: Future[Any] = Future()
+        future.set_result(work(*args))
+        return future
 
     def finish(self) -> None:
         """Wait until nothing is in flight."""
@@ -57,28 +70,7 @@ class Stepper(Protocol):
     def close(self) -> None: ...
 
 
-class Immediate:
-    """The base of steppers without pending exchanges."""
-
-    @property
-    def snapshots(self) -> list[Snapshot]:
-        raise NotImplementedError
-
-    @property
-    def complete(self) -> Snapshot:
-        return self.snapshots[0]
-
-    def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(work(*args))
-        return future
-
-    def finish(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Sequential(Immediate):
+class Sequential(Stepper):
     """Gradient, then exchange, then gradient, ..."""
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline):
@@ -87,10 +79,6 @@ class Sequential(Immediate):
         self.network = network
         self.timeline = timeline
         self.state, self.memory, self.sent = snapshot
-
-    @property
-    def x(self) -> Array:
-        return self.state.x
 
     @property
     def snapshots(self) -> list[Snapshot]:
@@ -119,12 +107,14 @@ class Sequential(Immediate):
         self.state, self.memory, self.rule = state, memory, self.plain_rule
 
 
-class Overlapped:
+class Overlapped(Stepper):
     """A thread exchanges while the gradient is computed.
 
     Step t needs the gradient at x(t) only for the later messages: x(t+1) is the first early message, mixed. So while the
     gradient at x(t+1) is being computed, the exchange of step t completes, and then the early messages of step t+1 travel.
     """
+
+    x: Array = None
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline, t: int):
         self.plain_rule = rule
@@ -184,9 +174,6 @@ class Overlapped:
             return self.snapshots[0]
         except ProcessLost:
             return self.last
-
-    def points(self, t: int) -> tuple[Array, ...]:
-        return (self.x,)
 
     def step(self, gradients: Gradients, t: int) -> None:
         state, memory, early, after = self._finished("rule")

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dnasa.core import Array, Gradients, Messages, Network, Rule, Snapshot, State, leaves, rebuilt
+from dnasa.core import Gradients, Messages, Network, Rule, Snapshot, State, leaves, rebuilt
 from dnasa.engine.simulate import next_state
-from dnasa.engine.steppers import Immediate
+from dnasa.engine.steppers import Stepper
 from dnasa.rules.forms import Form
 from dnasa.rules.schedules import constant
 
@@ -76,7 +76,7 @@ def _send(rule: Rule, state: Any, gradients: Gradients) -> tuple[Messages, Any]:
     return messages, type(after)(*after)
 
 
-class TorchCompiled(Immediate):
+class TorchCompiled(Stepper):
     """The whole step compiled, with the product with W."""
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Any = None):
@@ -86,17 +86,6 @@ class TorchCompiled(Immediate):
         self.weights = [torch.as_tensor(W, dtype=self.x.dtype, device=self.x.device) for W in network.step_weights]
         self.row_bytes = 3 * self.x.shape[-1] * self.x.dtype.itemsize  # every form sends three arrays
         self.advance = compiled_or_plain(self._advance)
-
-    @property
-    def x(self) -> Tensor:
-        return self.state.x
-
-    @property
-    def snapshots(self) -> list[Snapshot]:
-        return [Snapshot(self.state, {}, self.sent)]
-
-    def points(self, t: int) -> tuple[Array, ...]:
-        return (self.x,)
 
     def _advance(self, state: Any, g: Tensor, W: Tensor) -> list[Tensor]:
         def mix(messages: Messages, number: int) -> Messages:

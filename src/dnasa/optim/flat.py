@@ -82,11 +82,6 @@ class Flat:
         """Copy `row` into the parameters."""
         torch._foreach_copy_(self.values, views(row, self.trained))
 
-    def differ(self, row: Tensor) -> bool:
-        """Whether any parameter differs from this row."""
-        pairs = [(self.row(), row)] if row.is_cuda else zip(self.values, views(row, self.trained), strict=True)
-        return not all(torch.equal(a, b) or torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in pairs)
-
     def moved(self) -> bool:
         """Whether a parameter has another device, dtype or shape than its gradient."""
         pairs = zip(self.trained, self.gradients, strict=True)

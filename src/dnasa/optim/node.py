@@ -244,15 +244,11 @@ class Node:
 
     def check_unchanged(self) -> None:
         """Refuse parameters changed by hand: the next iterate may have been sent, so the change would be lost."""
-        if self.parameters.versions() != self.versions or self._edited():
+        if self.parameters.versions() != self.versions:
             raise InputError(
                 "The parameters were changed by hand between two steps: every node must instead save and load, "
                 "opt.load_state_dict(opt.state_dict()), after such a change."
             )
-
-    def _edited(self) -> bool:
-        """Whether a parameter was changed through `p.data`, which leaves no version."""
-        return not self.alone_on_gpu and self.parameters.differ(self.stepper.points(self.t)[0])
 
     @property
     def alone_on_gpu(self) -> bool:
