@@ -104,7 +104,7 @@ WORDS = st.sampled_from(
 )
 OPTIONS = st.sampled_from(
     "nodes topology weights rule eta schedule batch seed seeds evaluate rounds dtype timeout wire drop away stale problem "
-    "device engine partition loss-scale checkpoint-every config survive overlap shard-dir target nonsense message-dtype "
+    "device engine partition loss-scale checkpoint-every config overlap shard-dir target nonsense message-dtype "
     "plugin stop data model compress separator task no-header no-standardise".split()
 )
 

@@ -77,7 +77,6 @@ def test_the_title_names_everything_that_defines_the_experiment() -> None:
         ("--rules dsgd:constant --schedule fixed", "No rule uses the schedule fixed"),
         ("--rules dsgd,dsgd:diminishing", "dsgd:diminishing with eta 0.0001 is given twice"),
         ("--etas 0.1 --extend", "give at least two stepsizes"),
-        ("--extend --survive --engine simulated", "leave out --survive"),
     ],
 )
 def test_a_wrong_comparison_gets_one_clear_line_and_no_folder(words: str, message: str, tmp_path: Path) -> None:

@@ -143,7 +143,6 @@ def test_wrong_options_of_resume_get_one_clear_line(tmp_path: Path) -> None:
             "checkpoint_every must be a positive whole number",
         ),
         (["train", "--config", tmp_path / "none.json"], "cannot read"),
-        (["train", "--survive"], "To survive lost processes, start them with mpirun"),
         (["train", "--drop", "1.5"], "drop must be a probability"),
         (["train", "--stale", "-1"], "stale must be"),
     ):

@@ -1,6 +1,5 @@
 """All engines across machines with addresses of their own, started as docs/distributed.md says."""
 
-import json
 import shutil
 import signal
 import subprocess
@@ -64,9 +63,8 @@ def check_equal_to_the_simulator(made: Machines, processes: Sequence[subprocess.
 
 @LONG  # test_distributed.py has MPI on one machine, the sites below have short runs on several
 @needs_mpi
-@pytest.mark.parametrize("count", [2, 4])
-def test_mpi_across_machines_equals_the_simulator(count: int, tmp_path: Path) -> None:
-    with machines(count, tmp_path) as made:
+def test_mpi_across_machines_equals_the_simulator(tmp_path: Path) -> None:
+    with machines(3, tmp_path) as made:
         process = start(made, 0, *mpirun(made), sys.executable, *train(made, 60))
         check_equal_to_the_simulator(made, [process])
 
@@ -78,9 +76,8 @@ def torchrun(made: Machines, steps: int) -> list[subprocess.Popen[str]]:
 
 
 @LONG
-@pytest.mark.parametrize("count", [2, 4])
-def test_torch_across_machines_equals_the_simulator(count: int, tmp_path: Path) -> None:
-    with machines(count, tmp_path) as made:
+def test_torch_across_machines_equals_the_simulator(tmp_path: Path) -> None:
+    with machines(3, tmp_path) as made:
         check_equal_to_the_simulator(made, torchrun(made, 60))
 
 
@@ -127,26 +124,6 @@ def test_torch_listens_on_the_interface_and_ports_that_were_chosen(tmp_path: Pat
         assert sum(address == "*" for found in sockets for address, _ in found) <= 2
 
 
-@LONG
-@needs_mpi
-def test_a_run_survives_a_machine_whose_link_is_cut(tmp_path: Path) -> None:
-    """Nobody is told so: the others find out by its heartbeats. mpirun itself waits for the machine, the run does not."""
-    steps = 20_000
-    with machines(3, tmp_path) as made:
-        command = mpirun(made, "--with-ft", "ulfm")
-        process = start(made, 0, *command, sys.executable, *train(made, steps, "--survive", "--timeout", 20))
-        run = made.disk / "run"
-        wait_until(partial(has_lines, run / "history.csv", 5), process)
-        assert {int(port) for address, port in made.listening(1) if address == "0.0.0.0"} <= {*PORTS, DAEMON}
-        made.cut(2)
-        wait_until(lambda: json.loads((run / "status.json").read_text())["state"] == "done", process)
-        history = pd.read_csv(run / "history.csv")
-        assert history.step.iloc[-1] == steps
-        assert history.nodes.tolist() == sorted(history.nodes, reverse=True)
-        assert set(history.nodes) == {3, 2}
-        assert "Lost node 2 and" in (run / "log.txt").read_text()
-
-
 # ---------------------------------------------------------------- sites
 
 
@@ -165,12 +142,11 @@ def test_sites_across_machines_equal_the_simulator_over_ipv6(tmp_path: Path) -> 
 
 @LONG
 @pytest.mark.skipif(shutil.which("iptables") is None, reason="a firewall needs iptables")
-def test_sites_behind_a_firewall_take_part_and_meet_at_a_third_one(tmp_path: Path) -> None:
+def test_a_site_behind_a_firewall_takes_part(tmp_path: Path) -> None:
     with machines(3, tmp_path) as made:
-        for i in (1, 2):
-            made.refuse_connections(i)
+        made.refuse_connections(1)
         addresses = [f"{address(i)}:7400" for i in range(3)]
-        check_sites(made, write_sites(tmp_path, 3, hidden=NAMES[1:3], addresses=addresses))
+        check_sites(made, write_sites(tmp_path, 3, hidden=NAMES[1:2], addresses=addresses))
 
 
 TIMEOUT, SLACK = 4.0, 5.0  # seconds; the slack is for a busy machine
@@ -200,7 +176,7 @@ def check_detection(job: SiteProcesses, fault: Callable[[], object], seconds: fl
     wait_until(lambda: job.train_with(0, 2))
 
 
-@pytest.mark.parametrize("hidden", [(), ("paris",)])
+@pytest.mark.parametrize("hidden", [pytest.param((), marks=LONG), ("paris",)])
 def test_a_killed_site_is_missed_within_a_second(tmp_path: Path, hidden: Sequence[str]) -> None:
     with training(tmp_path, hidden) as (_, job):
         check_detection(job, lambda: job.signal(1, signal.SIGKILL), 1, f"killed, hidden: {hidden}")

@@ -11,7 +11,7 @@ from thread_network import run_threads
 
 import dnasa
 from dnasa import InputError, Result, randomness, topology
-from dnasa.core import Array, Network, RunError
+from dnasa.core import Array, Network
 from dnasa.problems import Custom, prox
 from dnasa.randomness import Generators, Streams
 from dnasa.topology import Topology
@@ -129,23 +129,6 @@ def test_an_interruption_and_too_little_memory_stay_what_they_are() -> None:
 
         with pytest.raises(kind):
             dnasa.solve(Custom(gradient, np.zeros(DIM)), GRAPH, steps=2)
-
-
-def test_a_process_whose_gradient_fails_leaves_nobody_waiting() -> None:
-    """Also if it catches the error and goes on."""
-
-    def gradient(x: Array, node: int, rng: Any) -> Array:
-        return [x][node // 4]  # node 4 fails
-
-    def work(network: Network) -> str:
-        with pytest.raises((InputError, RunError)) as error:
-            dnasa.solve(Custom(gradient, np.zeros(DIM), fingerprint="same"), network, steps=50, evaluate=[50])
-        return str(error.value)
-
-    reason = "The gradient of node 4 at step 0 raised IndexError: list index out of range."
-    *others, own = run_threads(GRAPH, work, monitored=True)
-    assert own == reason
-    assert others == [f"Rank 4 stopped at step 0: {reason}"] * 4
 
 
 # ---------------------------------------------------------------- one call for all nodes and runs

@@ -302,44 +302,6 @@ def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path: Path) -> None
 
 
 @pytest.mark.long
-@needs_mpi
-@pytest.mark.xdist_group("processes")
-def test_the_other_processes_continue_when_some_are_killed(tmp_path: Path) -> None:
-    words = "train --problem least_squares --nodes 8 --steps 1500 --evaluate 100 --survive --out".split()
-    command = [*MPIRUN, "--with-ft", "ulfm", "-n", "4", sys.executable, "-m", "dnasa", *words, str(tmp_path / "a")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    file = tmp_path / "a" / "history.csv"
-    for written, victim in ((4, 0), (9, 2)):  # the first to die is the writer
-        wait_until(partial(has_lines, file, written), process)
-        os.kill(worker(process.pid, victim), signal.SIGKILL)
-    out, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, errors[-2000:]
-    result = Result.load(tmp_path / "a")
-    assert [loss["nodes"] for loss in result.settings["lost"]] == [[0, 1], [4, 5]]
-    assert result.history.step.tolist() == list(range(0, 1501, 100))
-    assert result.history.nodes.iloc[[0, -1]].tolist() == [8, 4]
-    assert result.history.test_loss.iloc[-1] < 0.1 * result.history.test_loss.iloc[0]
-    assert "Lost at step" in out
-    assert "Lost nodes 0, 1 and their data" in (tmp_path / "a" / "log.txt").read_text()
-
-
-def worker(parent: int, rank: int) -> int:
-    """The process id of that rank under this mpirun."""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            environment = open(f"/proc/{pid}/environ", "rb").read().split(b"\0")  # noqa: SIM115
-            words = open(f"/proc/{pid}/cmdline", "rb").read()  # noqa: SIM115
-        except OSError:
-            continue
-        if (
-            f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment
-            and str(parent).encode() in b" ".join(environment) + words
-        ):
-            return int(pid)
-    raise AssertionError("no such process")
-
-
-@pytest.mark.long
 @pytest.mark.xdist_group("processes")
 def test_torchrun_restarts_from_the_newest_checkpoint(tmp_path: Path) -> None:
     script = tmp_path / "job.py"

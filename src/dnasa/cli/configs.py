@@ -210,8 +210,7 @@ def resume(context: typer.Context, folder: Path, command: str, options: dict[str
     options |= named
     foreign = code_files(options) - code_files(named)
     plugins.check_trusted(foreign, folder / "config.json", context.params["trust"])
-    survive = options.get("survive") and networks.can_survive()
-    options |= {"out": str(folder), "engine": None, "survive": survive}
+    options |= {"out": str(folder), "engine": None}
     options |= {name: context.params[name] for name in ("quiet", "log_json", "log", "metrics_port")}
     invoke(context, command, options, {RESUMED: True})
 

@@ -215,7 +215,7 @@ def of_dry_run(given: Options) -> Options:
 def start_logs(given: Options) -> None:
     """Begin what lasts until the process ends: the log of events and the metrics."""
     if given.log is not None:
-        from dnasa.sites import events
+        from dnasa.runs import events
 
         events.LOGGER.addHandler(events.json_lines(given.log))
     if given.metrics_port is not None:
@@ -229,7 +229,7 @@ def make_network(
 ) -> "Network":
     count = int(rounds) if rounds.isdecimal() else rounds
     if given.dry_run:
-        from dnasa.runs import dry_run
+        from dnasa.networks import dry_run
 
         silent = dry_run.connect(graph, count, channel, given.sites, every=given.every)
         return networks.with_timing(silent, given.late, given.overlap, given.clock)
@@ -239,10 +239,9 @@ def make_network(
         graph,
         engine,
         count,
-        given.timeout,
+        given.timeout if engine == "sites" else None,
         given.device,
         channel=channel,
-        survive=given.survive,
         sites=given.sites,
         every=given.every,
         traffic=traffic,
@@ -288,8 +287,6 @@ def check_comparison(given: Options) -> list[str]:
     check_axes(split(given.x))
     if given.latex and given.out is None:
         raise InputError("--latex writes table.tex into the folder of the run: give --out.")
-    if given.survive and given.extend:
-        raise InputError("--extend begins further runs, which need all processes: leave out --survive.")
     return pictures.formats(given.format, given.style)
 
 

@@ -176,7 +176,7 @@ class Options:
     sites: Path | None = option(
         None, "TOML file that lists the sites: this process is one of them, and trains with the others over TLS."
     )
-    timeout: float = option(30.0, "Seconds without an answer after which a process counts as lost.")
+    timeout: float = option(30.0, "Seconds of silence after which a site counts as lost.")
     message_dtype: str | None = option(
         None, "Send messages in 16 bits: bfloat16 or float16. Default: as they are.", "--wire"
     )
@@ -207,7 +207,6 @@ class Options:
     drop: float = option(0.0, "Simulated fault: each link fails in a step with this probability.")
     away: float = option(0.0, "Simulated fault: each node is unreachable for this share of the time.")
     stale: int = option(0, "Simulated fault: messages arrive up to this many steps late.")
-    survive: bool = option(False, "Continue without processes that die or hang (mpirun --with-ft ulfm ...).")
     out: Path | None = option(None, "Folder for config, history, checkpoints, iterates and figures.")
     format: str = option("png", "Formats of the figures, separated by commas: png, pdf, svg, pgf (its text is LaTeX).")
     style: str = option(

@@ -69,7 +69,7 @@ def make_plan(
         )
     if network.settings.late is not None:
         _check_late(options, network, groups)
-    _check_storage(options, network)
+    _check_storage(options)
     _check_watching(options)
     _check_patience(problem, options.record.patience)
     x = [concatenate([first] * group.size) for group in groups]
@@ -220,17 +220,11 @@ def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup
         raise InputError("A run with late cannot be resumed, since messages are under way: leave out checkpoints.")
 
 
-def _check_storage(options: RunOptions, network: Network) -> None:
+def _check_storage(options: RunOptions) -> None:
     if options.record.checkpoint_every is not None:
         whole("checkpoint_every", options.record.checkpoint_every)
         if options.folder is None:
             raise InputError("Checkpoints need a folder: give folder (--out).")
-    if (
-        network.settings.overlap
-        and network.processes.membership.survivors is not None
-        and not network.processes.own_folders
-    ):
-        raise InputError("Over MPI, hidden exchanges cannot survive a lost process: leave out --overlap or --survive.")
 
 
 def _check_watching(options: RunOptions) -> None:

@@ -28,11 +28,9 @@ class Post(Protocol):
     def wait_for_mail(self, receives: Iterable[Receive], began: float, seconds: float) -> None:
         """Wait until one of them is here, at most this long; raises an error if processes are lost since `began`."""
 
-    def inspect(self, peer: int, arrived: Sequence[Array], own: Sequence[Array]) -> None:
-        """Leave out a sender whose numbers are not finite, or much larger than those before: raises an error."""
+    def inspect(self, peer: int, arrived: Sequence[Array], own: Sequence[Array]) -> None: ...
 
-    def refuse_mail(self, peer: int, reason: str) -> RunError:
-        """Leave out the sender of a message that makes no sense. Returns what to raise."""
+    def blamed(self, peer: int, reason: str) -> RunError: ...
 
     def node(self, peer: int) -> int: ...
 
@@ -97,7 +95,7 @@ class SiteMailbox:
         offer = Offer(number, steps, self._messages(data))
         if number != self.expected[peer] or not math.isfinite(steps):
             reason = f"it sent offer {number} of step {steps:g} after {self.expected[peer]} offers"
-            raise self.carrier.refuse_mail(peer, reason)
+            raise self.carrier.blamed(peer, reason)
         self.carrier.inspect(peer, offer.messages, self.own)
         self.expected[peer] += 1
         self.receives[peer] = self._want(peer)

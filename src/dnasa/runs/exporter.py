@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from dnasa.core import InputError
 from dnasa.extras import needed_by
+from dnasa.runs.events import LOGGER, as_json
 from dnasa.runs.overview import Overview
-from dnasa.sites.events import LOGGER, as_json
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -31,7 +31,7 @@ class Metrics(logging.Handler):
         self.site = self.site or fields.get("site")
         if record.levelno > logging.DEBUG:
             self.overview.add(as_json(record))
-        elif getattr(record, "event", None) == "refused":  # the log has the first, the tenth, ...
+        elif record.msg == "refused":  # the log has the first, the tenth, ...
             self.overview.counts["refused"] += 1
         elif fields.get("site") == self.site and "step" in fields:
             self.last = time.monotonic(), fields["step"]

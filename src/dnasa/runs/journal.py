@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from dnasa.core import InputError, RunError
 from dnasa.files import make_folder
 from dnasa.runs.audit import Audit
+from dnasa.runs.events import LOGGER, JsonFormatter
 from dnasa.runs.own_files import OwnFiles
-from dnasa.sites.events import KEPT, LOGGER, JsonFormatter, is_from
 
 if TYPE_CHECKING:
     from dnasa.networks.processes import Traffic
@@ -32,7 +32,7 @@ class Journal(logging.Handler):
         self.own = OwnFiles(path)
         self.audit = Audit(traffic, names)
         self.audited = 0  # the steps whose messages are in the audit
-        self.waiting = KEPT.take(site)
+        self.waiting: list[logging.LogRecord] = []
         make_folder(path)
         self.write(0)
         LOGGER.addHandler(self)
@@ -40,7 +40,7 @@ class Journal(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep an event and write it, if possible at once: a thread of the network cannot end the run, the next `write` can."""
-        if is_from(record, self.site):
+        if getattr(record, "fields", {}).get("site") == self.site:
             self.waiting.append(record)
             with suppress(InputError, RunError):
                 self._write_events()
@@ -66,7 +66,6 @@ class Journal(logging.Handler):
         LOGGER.handlers = [
             other for other in LOGGER.handlers if other is not self
         ]  # other threads iterate over the old list
-        KEPT.take(self.site)
 
     def _write_events(self) -> None:
         self.acquire()

@@ -21,13 +21,13 @@ from dnasa.rules.registry import VariantGroup
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint
 from dnasa.runs.early_stopping import EarlyStopping
+from dnasa.runs.events import Events
 from dnasa.runs.folder import RunFolder, logging_warnings
 from dnasa.runs.graph import graph_json
 from dnasa.runs.history import Recorder
 from dnasa.runs.journal import Journal
 from dnasa.runs.names import node_name, node_names
 from dnasa.runs.result import parse_rows
-from dnasa.sites.events import Events
 
 
 class Session:

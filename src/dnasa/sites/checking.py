@@ -32,12 +32,11 @@ class Answer(NamedTuple):
 
     @property
     def good(self) -> bool:
-        return self.result in (ANSWERS, CAME, THROUGH, BUSY)
+        return self.result in (ANSWERS, CAME, BUSY)
 
 
 ANSWERS, CAME, AWAY = "answers", "has dialled this site", "accepts no connections, and has not dialled this site"
 BUSY = "accepts no connections: whether it dials this site, the run that listens here knows (its events)"
-THROUGH = "accepts no connections, like this site: they meet at another"
 
 
 def check(sites: Sites, seconds: float) -> list[Answer]:
@@ -56,7 +55,7 @@ def check(sites: Sites, seconds: float) -> list[Answer]:
         if door is not None:
             door.close()
     for number in others.keys() - answers.keys():
-        known = CAME if number in came else AWAY if door else BUSY if sites.listen else THROUGH
+        known = CAME if number in came else AWAY if door else BUSY
         answers[number] = Answer(others[number].name, "", known)
     return [answers[number] for number in sorted(answers)]
 

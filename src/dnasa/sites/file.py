@@ -98,8 +98,11 @@ def _listed(given: Any) -> list[Site]:
         other = places.setdefault((site.host.lower(), site.port), site.name)
         if site.reachable and other != site.name:
             raise InputError(f"{other} and {site.name} have the same address: give each its own host or port.")
-    if len(sites) > 1 and not any(site.reachable for site in sites):
-        raise InputError(f"no site can be reached: at least one needs an address, such as {EXAMPLE}.")
+    if len(hidden := [site.name for site in sites if not site.reachable]) > 1:
+        raise InputError(
+            f"{hidden[0]} and {hidden[1]} have no address, so neither can dial the other: give one of them an address, such as "
+            f"{EXAMPLE}, or join the sites by a VPN and write their addresses in it."
+        )
     return sites
 
 

@@ -20,6 +20,8 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import Any, NamedTuple, NoReturn
 
+from pydantic import TypeAdapter
+
 from dnasa.core import first_line
 from dnasa.sites.connecting import (
     Door,
@@ -31,7 +33,6 @@ from dnasa.sites.connecting import (
     dials,
     explain,
     log,
-    meet,
     send_greeting,
 )
 from dnasa.sites.events import Events
@@ -141,12 +142,11 @@ class Link:
 
     Attributes:
         instance: Names the process at the other end.
-        state: The latest that it said of itself; `state.hears` are the sites that it is connected with.
+        state: The latest that it said of itself.
         connected: Whether there is a connection.
         gone: Whether no process listened at its address, or its certificate was revoked, when it was last dialled.
         ours: Why this process broke the last connection off, which says nothing about the other; empty if it did not.
         quiet: Own intervals since anything came.
-        barred: Why this site is not let in again; empty if it is.
         asks: Whether this process wants to know how the run began.
         problem: The last reason for which there was no connection.
         warned: The last one that was a warning.
@@ -154,17 +154,16 @@ class Link:
 
     def __init__(self, mesh: "Mesh", site: int):
         self.mesh, self.site, self.name = mesh, site, mesh.sites.sites[site].name
-        self.instance, self.barred, self.problem, self.warned, self.asks = "", "", "", "", False
+        self.instance, self.problem, self.warned, self.asks = "", "", "", False
         self.state: Any = None
         self.connected, self.gone, self.ours = False, False, ""
         self.quiet = 0
-        self.since = self.broken = time.monotonic()  # of the last connection: when it was made, and when it broke
+        self.broken = time.monotonic()  # when the last connection broke
         self.outbox: deque[bytes | memoryview] = deque()  # header, body, header, body, ...
         self.sent = self.acknowledged = self.received = 0  # messages
         self.room = threading.Condition()
         self.using = threading.Lock()  # the one connection
         self.connection: Connection | None = None
-        self.attention = threading.Event()  # set when the connection breaks
 
     def send(self, key: Key, data: bytes, check: Callable[[], object]) -> None:
         """Send a message. Waits while many are on their way, and calls `check`, which may raise."""
@@ -224,7 +223,7 @@ class Link:
             if answer:
                 send_greeting(tls, self.greeting())
             self.connection, self.connected, self.quiet = Connection(self, tls), True, 0
-            self.gone, self.ours, self.since = False, "", time.monotonic()
+            self.gone, self.ours = False, ""
             self.mesh.events.write("connected", peer=self.name)
             self.mesh.publish()
             try:
@@ -234,13 +233,10 @@ class Link:
             finally:
                 self.connection.close()
                 self.connection, self.connected, self.broken = None, False, time.monotonic()
-                self.attention.set()
                 self.mesh.publish()
                 self.mesh.changed()
 
     def _resume(self, greeting: Greeting) -> None:
-        if self.barred:
-            raise Refused(f"this site was left out: {self.barred}")
         if conflict := self._conflict(str(greeting.get("run"))[:5000], greeting.get("stopped")):
             self.mesh.conflicts[self.site] = conflict
             raise OtherRun(conflict)
@@ -448,10 +444,9 @@ class Connection:
 
     def _state(self, data: memoryview) -> None:
         try:
-            state = self.mesh.parse(json.loads(bytes(data)))
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            self._refuse(f"its state cannot be read: {first_line(error)}")
-        self.link.state = state
+            self.link.state = self.mesh.parse(bytes(data))
+        except ValueError:
+            self._refuse("its state cannot be read")
         self.mesh.changed()
 
     def _checked(self, work: Callable[[], Any]) -> Any:
@@ -461,20 +456,17 @@ class Connection:
             self._refuse(str(error))
 
     def _refuse(self, reason: str) -> NoReturn:
-        self.mesh.accuse(self.link.site, reason)
+        self.mesh.blame(self.link.site, reason)
         raise ConnectionAbortedError(reason)
 
 
 def parse_opening(text: bytes, sites: int) -> list[list[str]]:
     """How a run began: the texts that the sites exchanged before the first step."""
     try:
-        opening = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        opening = TypeAdapter(list[list[str]]).validate_json(text)
+    except ValueError as error:
         raise Refused("it does not say how the run began") from error
-    if not isinstance(opening, list) or not all(
-        isinstance(texts, list) and len(texts) == sites and all(isinstance(part, str) for part in texts)
-        for texts in opening
-    ):
+    if any(len(texts) != sites for texts in opening):
         raise Refused("it does not say how the run began")
     return opening
 
@@ -486,12 +478,13 @@ class Mesh:
         opening: The texts that the sites exchanged before the first step: a site that joins reads them.
         stopped: Why this site does not take part, which is all that it tells the others; empty if it does.
         conflicts: The sites with which no run can begin, and why.
+        fault: Which site said what it must not say, and what: this one stops then; empty if none did.
 
     Args:
         sites: The file of the sites.
         run: Describes what all sites must have in common.
-        describe: What this site says of itself, as JSON.
-        parse: Checks what another site says of itself.
+        describe: What this site says of itself, as text.
+        parse: Reads what another site says of itself; raises a `ValueError` if it cannot.
         told: Called with the kind, the receiver and the bytes of what this site tells others besides messages.
     """
 
@@ -499,8 +492,8 @@ class Mesh:
         self,
         sites: Sites,
         run: str,
-        describe: Callable[[], dict[str, Any]],
-        parse: Callable[[Any], Any],
+        describe: Callable[[], str],
+        parse: Callable[[bytes], Any],
         told: Callable[[str, int, int], None],
     ):
         self.sites, self.run, self.describe, self.parse, self.told = sites, run, describe, parse, told
@@ -508,8 +501,8 @@ class Mesh:
         self.instance = uuid.uuid4().hex
         self.inbox = Inbox()
         self.news = threading.Condition()
-        self.version, self.state, self.description = 0, b"", dict[str, Any]()
-        self.stopped, self.conflicts = "", dict[int, str]()
+        self.version, self.state = 0, b""
+        self.stopped, self.fault, self.conflicts = "", "", dict[int, str]()
         self.opening: list[list[str]] = []
         self.closed = threading.Event()
         self.door: Door | None = None
@@ -524,11 +517,10 @@ class Mesh:
     def publish(self, again: bool = False) -> None:
         """Tell the others the state of this site, if it has changed, or again."""
         with self.news:
-            description = self.describe()
-            if description == self.description and not again:
+            state = self.describe().encode()
+            if state == self.state and not again:
                 return
-            self.description = description
-            self.state = json.dumps({**description, "time": time.time()}).encode()
+            self.state = state
             self.version += 1  # last: connections look at it first
         for link in self.links.values():
             link.wake()
@@ -547,13 +539,12 @@ class Mesh:
         for link in self.links.values():
             link.wake() if link.connected else link.withdraw()
 
-    def accuse(self, site: int, reason: str) -> None:
-        """Leave out a site that does what it must not do."""
-        link = self.links[site]
-        if not link.barred:
-            link.barred = reason
-            self.events.warn("barred", f"{link.name} is barred: {reason}", peer=link.name, reason=reason)
-        link.break_off("it is barred")
+    def blame(self, site: int, reason: str) -> None:
+        """Stop this site, since another one said what it must not say."""
+        if not self.fault:
+            name = self.links[site].name
+            self.fault = f"{name} is at fault: {reason}. This site stops."
+            self.events.write("fault", peer=name, reason=reason)
         self.changed()
 
     def silent(self, site: int, timeout: float) -> bool:
@@ -562,14 +553,8 @@ class Mesh:
     def gone(self, site: int) -> bool:
         """Whether the process of that site has ended, as far as this one can tell: one that dials would be back by now."""
         link = self.links[site]
-        away = not link.connected and not link.ours and time.monotonic() > link.broken + GRACE
-        vanished = away and not self._reachable(site) and self._missed(site)
-        return bool(link.barred) or (link.gone and not link.connected) or vanished
-
-    def _missed(self, site: int) -> bool:
-        """Whether a site that can be dialled and was there all the time does not hear that one, and nobody does."""
-        there = any(self.links[number].since < self.links[site].broken for number in self._hearing())
-        return (there or self._reachable(self.sites.own)) and not self._hearing(site)
+        away = not link.ours and time.monotonic() > link.broken + GRACE and not self._reachable(site)
+        return not link.connected and (link.gone or away)
 
     def drain(self) -> None:
         """Give the others a moment to receive what was sent to them, such as the settings that made this site stop."""
@@ -602,7 +587,7 @@ class Mesh:
         while not self.closed.wait(INTERVAL):
             for link in self.links.values():
                 link.quiet += 1
-                if link.connected and link.quiet > HUSH and self._is_dialled_by(link.site):
+                if link.connected and link.quiet > HUSH:
                     link.break_off("nothing came for a while")
             if revoked != (revoked := self._revoked()):
                 for link in self.links.values():
@@ -617,17 +602,14 @@ class Mesh:
     def _keep(self, link: Link) -> None:
         """Keep a connection with this site, or find out that it is gone."""
         pause = 0.1
-        while not self.closed.is_set():
-            if (link.connected and link.quiet <= HUSH) or link.barred:
-                pause = 0.1
-                link.attention.wait(1.0)
-                link.attention.clear()
+        while not self.closed.wait(0.3 if link.connected else pause):
+            if link.connected:
                 continue
+            began = time.monotonic()
             try:
                 self._connect(link)
             except ConnectionRefusedError as error:
-                link.gone |= self._reachable(link.site)
-                link.break_off("nothing listens there")
+                link.gone = True
                 self._explain(link, error)
             except ssl.SSLCertVerificationError as error:
                 link.gone |= error.verify_code == REVOKED_CERTIFICATE
@@ -635,8 +617,7 @@ class Mesh:
             except Exception as error:  # whatever it is, dial again
                 self._explain(link, error)
             self.changed()
-            self.closed.wait(pause)
-            pause = min(2 * pause, 1.0)
+            pause = 0.1 if time.monotonic() > began + 1 else min(2 * pause, 1.0)
 
     def _explain(self, link: Link, error: Exception) -> None:
         """Log why there is no connection, and warn once if the other site refuses this one."""
@@ -645,48 +626,21 @@ class Mesh:
         refused = isinstance(error, ssl.SSLCertVerificationError) or alert_of(error)
         if (refused or not isinstance(error, OSError | OtherRun)) and reason != link.warned:
             link.warned = reason
-            self.events.warn(
-                "no connection", f"no connection with {link.name}: {reason}", peer=link.name, reason=reason
-            )
+            line = f"no connection with {link.name}: {reason}"
+            self.events.warn("no connection", line, peer=link.name, reason=reason)
 
     def _connect(self, link: Link) -> None:
-        """Dial, or meet, or wait for a site that dials this one; a `ConnectionRefusedError` says that none listens there."""
+        """Dial, and use the connection until it breaks; or see whether a site that dials this one listens."""
         if dials(self.sites, link.site):
-            self._use(link, *dial(self.sites, link.site, link.renewal))
+            tls, greeting = dial(self.sites, link.site, link.renewal)
+            with closed_on_error(tls):
+                link.use(tls, greeting)
         elif self._reachable(link.site):
             peer = self.sites.sites[link.site]
             socket.create_connection((peer.host, peer.port), timeout=GRACE).close()
             link.problem = "it listens, and has not dialled this site"
-        elif self._reachable(self.sites.own):
-            link.problem = "it has not dialled this site"
-        elif between := self._hearing(link.site):
-            self._use(link, *meet(self.sites, link.site, link.renewal, between[0]))
         else:
-            link.problem = "no site is connected with both"
-
-    def _use(self, link: Link, tls: ssl.SSLSocket, greeting: Greeting) -> None:
-        """Use a connection until it breaks, or is silent for long: it stays open until there is another."""
-        link.quiet = 0
-        thread = threading.Thread(target=self._carry, args=(link, tls, greeting), name="sites", daemon=True)
-        thread.start()
-        while thread.is_alive() and link.quiet <= HUSH:
-            thread.join(INTERVAL)
-
-    def _carry(self, link: Link, tls: ssl.SSLSocket, greeting: Greeting) -> None:
-        try:
-            with closed_on_error(tls):
-                link.use(tls, greeting)
-        except Exception as error:
-            self._explain(link, error)
-
-    def _hearing(self, *sites: int) -> list[int]:
-        """The sites that can be dialled, and are connected with this one and those."""
-        states = ((number, link.state) for number, link in self.links.items() if link.connected and link.state)
-        return [number for number, state in states if state.hears.issuperset(sites) and self._reachable(number)]
-
-    def _is_dialled_by(self, site: int) -> bool:
-        """Whether that site dials this one. It keeps a connection until it has the next, so one that ends means it is gone."""
-        return self._reachable(self.sites.own) and not dials(self.sites, site)
+            link.problem = "it has not dialled this site"
 
     def _reachable(self, site: int) -> bool:
         return self.sites.sites[site].reachable

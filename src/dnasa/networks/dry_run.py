@@ -3,26 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from dnasa.core import Array, Channel, Network
 from dnasa.networks import processes
-from dnasa.networks.liveness import Liveness
-from dnasa.networks.transport import Message
+from dnasa.networks.transport import Message, Transport
 from dnasa.sites.file import read_sites
-
-if TYPE_CHECKING:
-    from dnasa.topology import Topology
+from dnasa.topology import Topology
 
 
-class SilentTransport:
+class SilentTransport(Transport):
     """Sends nothing, and receives zeros: the other processes' arrays, and texts like its own."""
-
-    carries_cuda = False
-    tag = 0
-
-    def __init__(self, rank: int, nodes: Sequence[range]):
-        self.rank, self.nodes, self.liveness = rank, nodes, Liveness()
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Sequence[Message]:
         return receives
@@ -34,12 +26,12 @@ class SilentTransport:
     def sum(self, buffer: Array) -> Array:
         return buffer
 
-    def allgather_text(self, text: str) -> list[str]:
-        return [text] * len(self.nodes)
+    def gather(self, own: np.ndarray) -> np.ndarray:
+        return np.tile(own, (len(self.nodes), 1))
 
 
 def connect(
-    topology: "Topology",
+    topology: Topology,
     rounds: int | str | None,
     channel: Channel | None,
     sites: Path | None = None,
@@ -49,7 +41,6 @@ def connect(
     """A network with a process for each node, which counts what node `own` sends, or the site that the file says this is."""
     listed = None if sites is None else read_sites(sites)
     nodes = [range(node, node + 1) for node in range(topology.nodes)]
-    transport = SilentTransport(listed.own if listed else own, nodes)
+    network = processes.connect(topology, SilentTransport(listed.own if listed else own, nodes), rounds, channel, every)
     names = [site.name for site in listed.sites] if listed else []
-    network = processes.connect(topology, transport, rounds, channel, every)
     return replace(network, processes=replace(network.processes, names=names))
