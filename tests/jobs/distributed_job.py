@@ -76,28 +76,6 @@ def same(engine: str) -> None:
             print("same", name)
 
 
-def network(engine: str) -> None:
-    """The a9a network in float32, 200 steps."""
-    import torch
-
-    from dnasa.data import from_arrays
-    from dnasa.tasks.tasks import classification
-
-    torch.set_num_threads(1)
-    generator = np.random.default_rng(0)
-    x = generator.standard_normal((600, 123)).astype(np.float32)
-    y = (x[:, :5].sum(1) > 0).astype(int)
-    graph = topology.ring(8)
-    problem = classification(from_arrays(x, y), 8)
-    net = connect(graph, engine)
-    real = solve(problem, net, steps=200, evaluate=100)
-    if net.rank == 0:
-        simulated = solve(problem, graph, steps=200, evaluate=100)
-        assert float((real.x - simulated.x).norm() / simulated.x.norm()) < 1e-4
-        np.testing.assert_allclose(real.history.test_accuracy, simulated.history.test_accuracy, atol=0.01)
-        print("same network")
-
-
 def optimizer(engine: str) -> None:
     """A user's loop against `solve`, exchanges hidden and not; then `solve` with them hidden, and in 16 bits."""
     import torch
@@ -240,14 +218,6 @@ def settings(engine: str) -> None:
     attempt(message_dtype=(None, "bfloat16")[rank])
     attempt()
     print("done")
-
-
-def trip(engine: str) -> None:
-    """One process of a user's own script fails."""
-    net = connect("ring", engine)
-    if net.rank == 1:
-        raise ZeroDivisionError("a mistake in the script")
-    time.sleep(600)
 
 
 def wait(engine: str, what: str) -> None:

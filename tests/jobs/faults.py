@@ -1,4 +1,4 @@
-"""Seeded trials of faults: kills, signals, damaged files, full disks, lost processes.
+"""Seeded trials of faults: kills, signals, damaged files, full disks.
 
     PYTHONPATH=tests python tests/jobs/faults.py [trials] [report.json]
 
@@ -12,23 +12,21 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from launching import ENVIRONMENT, MPIRUN, PATIENCE
 
 from dnasa import topology
 from dnasa.channels import faulty
-from dnasa.core import Array, Interrupted, RunError
+from dnasa.core import Interrupted, RunError
 from dnasa.engine.loop import solve
 from dnasa.networks import simulated
 from dnasa.problems import LeastSquares
@@ -209,62 +207,11 @@ def full_disk(seed: int, folder: Path, faults: Counter[str]) -> int:
     )
 
 
-def mpi_resume(seed: int, folder: Path, faults: Counter[str]) -> int:
-    """All processes die; the run is continued by another number of them, or by the simulator, to the same end."""
-    rng = np.random.default_rng([seed, 6])
-    first, second = (int(n) for n in rng.choice([1, 2, 3, 4, 6], 2, replace=False))
-    dying = {0: int(rng.integers(20, 250))}
-    done = mpi(first, "die", seed, folder, json.dumps(dying))
-    assert done.returncode != 0
-    faults["lost processes"] += first
-    if not (folder / "config.json").exists():
-        return 0
-    again = mpi(second, "resume", seed, folder, "{}")
-    assert again.returncode == 0, again.stderr[-1500:]
-    expected = job(seed)
-    result = Result.load(folder)
-    rows = pd.merge(result.history, expected.history, on="step", how="outer", suffixes=("", "_expected"))
-    wrong = ~np.isclose(rows.test_loss, rows.test_loss_expected, rtol=1e-8)
-    return int(wrong.sum()) + int((~np.isclose(result.x, expected.x, rtol=0, atol=1e-10)).any(-1).sum())
-
-
-def mpi(processes: int, what: str, seed: int, folder: Path, dying: str) -> subprocess.CompletedProcess[str]:
-    words = [*MPIRUN, "-n", str(processes), sys.executable, __file__]
-    return subprocess.run(
-        [*words, what, str(seed), str(folder), dying], capture_output=True, text=True, env=ENVIRONMENT, timeout=PATIENCE
-    )
-
-
-def job(seed: int, what: str = "alone", folder: Path = Path(), dying: dict[str, Any] | None = None) -> Result:
-    """What every process of the MPI trials does."""
-    from dnasa.networks import connect
-
-    engine = "simulated" if what == "alone" else "mpi"
-    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
-    graph = topology.ring(6)
-    original, steps = LeastSquares.gradient, []
-    problem: Any = LeastSquares(dim=6)
-
-    def gradient(self: LeastSquares, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-        steps.append(t)
-        if len(steps) == (dying or {}).get(str(rank)):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(self, x, nodes, seeds, t)
-
-    problem.gradient = gradient.__get__(problem)
-    network = connect(graph, engine)
-    storage: Any = (
-        {} if what == "alone" else {"folder": folder, "record": Record(checkpoint_every=17), "resume": what == "resume"}
-    )
-    return solve(problem, network, steps=300, evaluate=30, seed=seed, progress=False, **storage)
-
-
 KINDS = {
     "killed and resumed": (kill, 70),
     "interrupted and resumed": (interrupt, 30),
     "killed, files damaged, resumed": (damage, 50),
     "disk full, resumed": (full_disk, 30),
-    "MPI killed, resumed by other processes": (mpi_resume, 15),
 }
 
 
@@ -299,7 +246,4 @@ def main(trials: int, report: str | None) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 4:
-        job(int(sys.argv[2]), sys.argv[1], Path(sys.argv[3]), json.loads(sys.argv[4]))
-    else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 240, sys.argv[2] if len(sys.argv) > 2 else None)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 180, sys.argv[2] if len(sys.argv) > 2 else None)

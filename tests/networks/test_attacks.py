@@ -41,7 +41,7 @@ from dnasa.sites.connecting import LENGTH, PENDING, Refused, dial
 from dnasa.sites.file import Sites
 from dnasa.sites.keys import make_authority, make_site, revoke
 from dnasa.sites.limits import root_mean_square, wrong
-from dnasa.sites.links import ARRIVED, EARLY_LIMIT, HEADER, MESSAGE, NETWORKS, STATE, WITHDRAWN, Inbox, Key, Link
+from dnasa.sites.links import ARRIVED, EARLY_LIMIT, HEADER, MESSAGE, NETWORKS, STATE, Inbox, Key
 from dnasa.sites.tls import client_context
 from dnasa.tasks.sources import checked_summaries
 from dnasa.trained.evaluation import like
@@ -451,15 +451,6 @@ def attacked(running: Run, caplog: pytest.LogCaptureFixture) -> Iterator[Run]:
         assert memory() < megabytes + MEGABYTES
 
 
-def test_a_message_that_its_sender_gave_up_is_withdrawn(running: Run) -> None:
-    link = Link(running.sites[0].members.mesh, 1)
-    link.outbox += HEADER.pack(MESSAGE, 1, 2, 3, 4), b"text"
-    link.withdraw()
-    header, body = link.outbox
-    assert HEADER.unpack(header) == (WITHDRAWN, 1, 2, 3, 0)
-    assert body == b""
-
-
 # ---------------------------------------------------------------- without a certificate
 
 
@@ -577,16 +568,6 @@ def test_a_site_that_greets_wrongly_is_refused(
         connection.sendall(struct.pack("!I", 2**32 - 1) if greeting is None else LENGTH.pack(len(greeting)) + greeting)
         answer(connection)
     wait_for(caplog, f"refused 127.0.0.1: {reason}")
-
-
-def test_a_site_cannot_hold_ever_more_connections(attacked: Run) -> None:
-    with ExitStack() as stack:
-        for _ in range(40):
-            plain = socket.create_connection(attacked.address, timeout=5)
-            connection = stack.enter_context(client_context(keys() / "lyon").wrap_socket(plain))
-            text = json.dumps({"check": True}).encode()
-            connection.sendall(LENGTH.pack(len(text)) + text)
-        assert threading.active_count() < 120
 
 
 @pytest.mark.parametrize(

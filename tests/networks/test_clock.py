@@ -213,11 +213,6 @@ def test_a_resumed_run_continues_its_clock(overlap: bool, tmp_path: Path) -> Non
     assert run(tmp_path / "halves", resume=True).clock_seconds.tolist() == whole
 
 
-def test_without_a_clock_there_is_no_column() -> None:
-    problem = problems.Custom(lambda x, node, rng: x, start=np.ones(DIM), nodes=6)
-    assert "clock_seconds" not in dnasa.solve(problem, "ring", steps=1, progress=False).history
-
-
 # ---------------------------------------------------------------- files
 
 

@@ -18,8 +18,8 @@ from dnasa.core import InputError, Network, RunError, Sent, Snapshot
 from dnasa.engine import late as engine
 from dnasa.networks import with_timing
 from dnasa.networks.clock import with_clock
-from dnasa.networks.mailbox import HEADER
 from dnasa.networks.simulated import connect
+from dnasa.networks.sites import OFFER
 from dnasa.rules import registry
 
 RING = topology.ring(4)
@@ -174,7 +174,7 @@ def test_an_offer_that_makes_no_sense_names_its_sender(
     with connected(tmp_path, RING) as made:
         boxes: Any = [network.processes.mailbox() for network in made[:2]]  # type: ignore[misc]
         boxes[0].post(1, Offer(0, 0.0, (np.zeros((1, 1, 1, 3)),)))
-        boxes[1].carrier.send_mail(0, HEADER.pack(False, number, steps) + np.full(3, value).tobytes())
+        boxes[1].carrier.send_mail(0, OFFER.pack(False, number, steps) + np.full(3, value).tobytes())
         with pytest.raises(RunError, match=f"^paris is at fault: {reason}"):
             boxes[0].take(60)
 
@@ -183,7 +183,7 @@ def test_an_offer_of_another_size_names_its_sender(tmp_path: Path) -> None:
     with connected(tmp_path, RING) as made:
         boxes: Any = [network.processes.mailbox() for network in made[:2]]  # type: ignore[misc]
         boxes[0].post(1, Offer(0, 0.0, (np.zeros((1, 1, 1, 3)),)))
-        boxes[1].carrier.send_mail(0, HEADER.pack(False, 0, 0) + np.zeros(4).tobytes())
+        boxes[1].carrier.send_mail(0, OFFER.pack(False, 0, 0) + np.zeros(4).tobytes())
         with pytest.raises(RunError, match=r"^paris is at fault: it sent 49 bytes where 41 were expected"):
             boxes[0].take(60)
 

@@ -81,35 +81,6 @@ def test_torch_across_machines_equals_the_simulator(tmp_path: Path) -> None:
         check_equal_to_the_simulator(made, torchrun(made, 60))
 
 
-ACCEPT = """
-import socket
-server = socket.create_server(("", 20000))
-print("ready", flush=True)
-connection, _ = server.accept()
-assert len(connection.makefile("rb").read()) == 10**6
-"""
-CONNECT = """
-import socket, sys, time
-began = time.monotonic()
-with socket.create_connection((sys.argv[1], 20000)) as connection:
-    print(time.monotonic() - began)
-    connection.sendall(bytes(10**6))
-"""
-
-
-def test_a_limited_link_delays_and_still_delivers(tmp_path: Path) -> None:
-    with machines(2, tmp_path) as made:
-        for delay in (50, 0):
-            made.limit(rate=100, delay=delay)
-            with subprocess.Popen(made.on(1, sys.executable, "-c", ACCEPT), stdout=subprocess.PIPE) as server:
-                assert server.stdout is not None
-                server.stdout.readline()
-                done = subprocess.run(made.on(0, sys.executable, "-c", CONNECT, made.names[1]), capture_output=True)
-            assert done.returncode == 0, done.stderr
-            assert float(done.stdout) > 2 * delay / 1000  # seconds, there and back
-            assert server.returncode == 0  # it has received everything
-
-
 @LONG
 def test_torch_listens_on_the_interface_and_ports_that_were_chosen(tmp_path: Path) -> None:
     """Only the rendezvous and the store of the process group, on one machine each, listen on all addresses."""

@@ -2,25 +2,19 @@
 
 import copy
 import math
-import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import needs_mpi
-from launching import JOBS, launch, launch_script
 from test_optim import RING, alone, backward, flat, model
 from thread_network import run_threads
 
 from dnasa.core import InputError, Network, RunError
 from dnasa.optim import Decentralized, Join, checks
-
-JOB = str(JOBS / "loop_job.py")
 
 
 def batches(opt: Decentralized, net: Any, node: int, steps: Iterable[int], bad: Sequence[int] = ()) -> None:
@@ -154,15 +148,6 @@ def test_after_an_exchange_that_failed_a_process_takes_no_further_step(monkeypat
     assert first == "No answer from rank 1."
     words = "The exchange of step 2 failed: No answer from rank 1. The processes have been out of step since then"
     assert all(reason.startswith(words) for reason in further)
-
-
-@pytest.mark.xdist_group("processes")
-def test_real_processes_that_catch_an_error_do_not_wait_for_each_other() -> None:
-    done = launch_script("torch", 2, JOB, "tolerant", "torch")
-    assert done.returncode != 0
-    words = r"rank 0 is in averaged\(\) after 2 steps, rank 1 in step 3\. .*an error that one of them catches"
-    assert re.search(words, done.stderr), done.stderr[-2000:]
-    assert "not reached" not in done.stdout
 
 
 # ---------------------------------------------------------------- different numbers of batches
@@ -408,22 +393,3 @@ def test_a_change_through_data_is_refused(rule: str) -> None:
         batches(opt, net, network.rank, range(3))
 
     run_threads(RING, work)
-
-
-@pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, pytest.mark.long)), "torch"])
-def test_a_long_validation_ends_nobody_and_a_number_that_is_not_finite_everybody(engine: str, tmp_path: Path) -> None:
-    done = launch(engine, 2, JOB, "validate", engine, cwd=tmp_path)  # the exit of real interpreters is part of it
-    for rank in range(2):
-        reason = (tmp_path / f"rank-{rank}").read_text()
-        assert reason.startswith("At rank 1, step 6: the gradient of 'weight' is not finite"), done.stderr[-2000:]
-    assert done.returncode == 0, done.stderr[-2000:]  # all have caught it
-
-
-@pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, pytest.mark.long)), "torch"])
-def test_real_processes_with_other_calls_are_told_so(engine: str) -> None:
-    done = launch_script(engine, 2, JOB, "unequal", engine)
-    assert done.returncode != 0
-    words = r"rank 0 is in averaged\(\) after 7 steps, rank 1 in step 8\. Every process must call"
-    assert re.search(words, done.stderr), done.stderr[-2000:]

@@ -5,6 +5,8 @@ one part of the numbers and sends it to all.
 """
 
 import atexit
+import math
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -15,11 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from dnasa.arrays import like, to_numpy
+from dnasa.channels.pairs import Offer
 from dnasa.core import (
     Array,
     Channel,
     InputError,
     Membership,
+    Messages,
     MessageSettings,
     Network,
     Processes,
@@ -28,7 +33,7 @@ from dnasa.core import (
     first_line,
 )
 from dnasa.networks import processes
-from dnasa.networks.mailbox import SiteMailbox
+from dnasa.networks.buffers import described as described_arrays
 from dnasa.networks.members import Members
 from dnasa.networks.transport import Message, Transport, as_numpy
 from dnasa.sites.connecting import Refused
@@ -38,6 +43,7 @@ from dnasa.sites.links import INTERVAL, Key, Mesh, Receive
 from dnasa.topology import Topology, count_rounds, without
 
 LONGEST_TEXT = 1 << 24  # bytes
+OFFER = struct.Struct("!?Qd")  # whether the sender has ended; the number and the steps of the offer
 CHANGED = "The members of this network have changed: the current one is optimizer.network."
 
 
@@ -190,9 +196,6 @@ class SiteTransport(Transport):
             if seconds > 0 and not any(receive.done.is_set() for receive in receives):
                 self.mesh.news.wait(min(seconds, INTERVAL / 5))
 
-    def node(self, peer: int) -> int:
-        return self.sites[peer]
-
     def next_call(self) -> str:
         """What the others call next; with nobody else, a step."""
         if len(self.sites) == 1:
@@ -209,6 +212,84 @@ class SiteTransport(Transport):
 def view_of(buffer: Array) -> memoryview:
     """The bytes of a contiguous array, where they are."""
     return as_numpy(buffer).reshape(-1).view(np.uint8).data
+
+
+class SiteMailbox:
+    """Offers between sites that do not wait for each other, in order, and none is lost (`engine.late.Mailbox`).
+
+    The first own offer shows what those of others look like.
+
+    Args:
+        carrier: Carries the messages.
+        neighbours: The processes to exchange offers with.
+        traffic: Counts what is sent.
+    """
+
+    def __init__(self, carrier: SiteTransport, neighbours: Iterable[int], traffic: processes.Traffic):
+        self.carrier, self.traffic = carrier, traffic
+        self.expected = dict.fromkeys(neighbours, 0)  # the number of the next offer of each neighbour
+        self.own: Messages = ()  # in the last offer
+        self.receives: dict[int, Receive] = {}  # of the neighbours that have not ended
+        self.began = time.monotonic()  # to wait
+
+    def post(self, neighbour: int, offer: Offer) -> None:
+        first, self.own = not self.own, offer.messages
+        if first:
+            self.receives = {peer: self._want(peer) for peer in self.expected}
+        arrays = [to_numpy(message).tobytes() for message in offer.messages]
+        data = b"".join([OFFER.pack(False, offer.number, offer.steps), *arrays])
+        self.traffic.add("exchange", self.carrier.sites[neighbour], described_arrays(offer.messages), len(data))
+        self.carrier.send_mail(neighbour, data)
+
+    def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
+        """Take what has arrived (`engine.late.Mailbox`); raises `ProcessLost` when the members must meet."""
+        if not seconds:
+            self.began = time.monotonic()
+        deadline = time.monotonic() + seconds
+        while True:
+            self.carrier.wait_for_mail(self.receives.values(), self.began, deadline - time.monotonic())
+            found = [(peer, self._read(peer)) for peer, receive in list(self.receives.items()) if receive.done.is_set()]
+            if found or time.monotonic() >= deadline:
+                return found
+
+    def end(self) -> None:
+        """Tell the neighbours that this node has ended, and wait until all of them have."""
+        for peer in self.expected:
+            self.traffic.add("end", self.carrier.sites[peer], (), self._size)
+            self.carrier.send_mail(peer, OFFER.pack(True, 0, 0.0).ljust(self._size, b"\0"))
+        self.began = time.monotonic()
+        while self.receives:
+            self.take(math.inf)
+
+    @property
+    def _size(self) -> int:
+        return OFFER.size + sum(m.nbytes for m in self.own)
+
+    def _want(self, peer: int) -> Receive:
+        return self.carrier.want_mail(peer, self._size)
+
+    def _read(self, peer: int) -> Offer | None:
+        data = self.receives.pop(peer).buffer
+        ended, number, steps = OFFER.unpack_from(data)
+        if ended:
+            return None
+        offer = Offer(number, steps, self._messages(data))
+        if number != self.expected[peer] or not math.isfinite(steps):
+            reason = f"it sent offer {number} of step {steps:g} after {self.expected[peer]} offers"
+            raise self.carrier.blamed(peer, reason)
+        self.carrier.inspect(peer, offer.messages, self.own)
+        self.expected[peer] += 1
+        self.receives[peer] = self._want(peer)
+        return offer
+
+    def _messages(self, data: memoryview) -> Messages:
+        messages, start = [], OFFER.size
+        for own in self.own:
+            end = start + own.nbytes
+            dtype = to_numpy(own[..., :0]).dtype
+            messages.append(like(np.frombuffer(data[start:end], dtype).reshape(own.shape), own))
+            start = end
+        return tuple(messages)
 
 
 @dataclass

@@ -33,7 +33,6 @@ PENDING, PENDING_EACH = (
     64,
     16,
 )  # connections without a greeting yet, and those of one address; then the oldest is closed
-VISITS = 4  # connections of one site at a time
 LENGTH = struct.Struct("!I")
 LONGEST_GREETING = 1 << 16
 CHECK, LONGEST_CHECK = "check", 1 << 24  # a greeting of `dnasa sites check`, and the bytes it may send at once
@@ -206,7 +205,6 @@ class Door:
         self.refusals: Counter[str] = Counter()
         self.refused = ""
         self.pending: dict[socket.socket, Pending] = {}
-        self.visits: Counter[int] = Counter()  # connections of each site
         self.lock = threading.Lock()
         self.listener = self._listen()
         self.closed = False
@@ -279,7 +277,7 @@ class Door:
                     with closed_on_error(connection):
                         site, greeting = site_of(connection, self.sites), read_greeting(connection)
                 self._settle(plain)
-                with closed_on_error(connection), self._visit(site):
+                with closed_on_error(connection):
                     self._enter(site, connection, greeting)
         except (ssl.SSLEOFError, ConnectionError, TimeoutError) as error:
             log.debug("connection lost", extra={"address": host, "reason": first_line(error)})
@@ -288,18 +286,6 @@ class Door:
             self._refuse(host, known or first_line(error))
         finally:
             self._settle(plain)
-
-    @contextmanager
-    def _visit(self, site: int) -> Iterator[None]:
-        with self.lock:
-            if self.visits[site] >= VISITS:
-                raise Refused(f"{self.sites.sites[site].name} has too many connections at once")
-            self.visits[site] += 1
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.visits[site] -= 1
 
     def _refuse(self, host: str, reason: str) -> None:
         """Log a refusal: the first of an address, then the 10th, the 100th, and so on."""

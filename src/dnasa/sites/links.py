@@ -1,7 +1,7 @@
 """One connection with every other site, dialled again whenever it breaks.
 
-A connection carries frames of these kinds: a site's state (small, JSON, only the latest counts), messages, messages that the
-other side does not need any more, how many have arrived, and the question how the run began with its answer. Messages are kept
+A connection carries frames of these kinds: a site's state (small, JSON, only the latest counts), messages, how many have
+arrived, and the question how the run began with its answer. Messages are kept
 until the other side has them, so a connection that breaks loses nothing. One thread of each connection sends and receives;
 nothing else touches its TLS object.
 """
@@ -40,11 +40,10 @@ from dnasa.sites.file import Sites
 from dnasa.sites.tls import REVOKED, REVOKED_CERTIFICATE
 
 HEADER = struct.Struct("!BQIQQ")  # kind, view, network, number, bytes that follow
-STATE, MESSAGE, ARRIVED, WITHDRAWN, ASK, OPENING = range(6)
+STATE, MESSAGE, ARRIVED, ASK, OPENING = range(5)
 STATE_LIMIT, OPENING_LIMIT, MESSAGE_LIMIT = 1 << 20, 1 << 26, 1 << 40  # bytes
 NETWORKS = 6  # numbers of networks: exchanges, sums and mail, of `connect` and of an optimizer
 EARLY_LIMIT = 8  # messages of a site that came before they were wanted; then no more is read from it
-ACKNOWLEDGED, LARGE = 4, 1 << 20  # messages acknowledged together; of this many bytes, one at a time
 UNSENT_LIMIT = 16  # messages to a site; then the sender waits
 TURN = 64  # records of TLS that are written, then read, at a time
 RECORD = 1 << 14  # bytes
@@ -188,14 +187,6 @@ class Link:
             self.acknowledged = count
             self.room.notify_all()
 
-    def withdraw(self) -> None:
-        """Forget the messages that a site has not received and will not need."""
-        with self.room:
-            for place in range(0, len(self.outbox), 2):
-                _, view, network, number, _ = HEADER.unpack(self.outbox[place])
-                self.outbox[place] = HEADER.pack(WITHDRAWN, view, network, number, 0)
-                self.outbox[place + 1] = b""
-
     def break_off(self, reason: str = "there is a newer one") -> None:
         """Close the connection; it is made again."""
         if (connection := self.connection) is not None:
@@ -283,7 +274,7 @@ class Connection:
         self.output: deque[memoryview] = deque()
         self.next = link.acknowledged  # message to be sent
         self.shown = -1  # version of the own state
-        self.told, self.due = link.received, False  # what was acknowledged, and whether to acknowledge more now
+        self.told = link.received  # what was acknowledged
         self.readable = self.writable = True
         self.asked = self.asking = False
         self.waiting: tuple[Key, int] | None = None  # the header of a message that is not wanted yet
@@ -354,7 +345,7 @@ class Connection:
         """Whether there is something to send: the own state first."""
         link, mesh = self.link, self.mesh
         if self.shown != mesh.version:
-            self.shown, self.due = mesh.version, True
+            self.shown = mesh.version
             self._tell(STATE, mesh.state)
         elif self.asked:
             self.asked = False
@@ -362,17 +353,22 @@ class Connection:
         elif link.asks and not self.asking:
             self.asking = True
             self._add(HEADER.pack(ASK, 0, 0, 0, 0))
-        elif link.received - self.told >= (1 if self.due else ACKNOWLEDGED):
-            self.told, self.due = link.received, False
+        elif not self._queue_message():
+            if self.told == link.received:
+                return False
+            self.told = link.received
             self._add(HEADER.pack(ARRIVED, 0, 0, self.told, 0))
-        else:
-            with link.room:
-                place = 2 * (self.next - link.acknowledged)
-                if place >= len(link.outbox):
-                    return False
-                self._add(link.outbox[place], link.outbox[place + 1])
-                self.next += 1
-                link.sent = max(link.sent, self.next)
+        return True
+
+    def _queue_message(self) -> bool:
+        link = self.link
+        with link.room:
+            place = 2 * (self.next - link.acknowledged)
+            if place >= len(link.outbox):
+                return False
+            self._add(link.outbox[place], link.outbox[place + 1])
+            self.next += 1
+            link.sent = max(link.sent, self.next)
         return True
 
     def _tell(self, kind: int, text: bytes) -> None:
@@ -417,8 +413,6 @@ class Connection:
             self._expect(bytearray(size), self._opening)
         elif kind == ARRIVED and not size:
             self._checked(lambda: self.link.acknowledge(number))
-        elif kind == WITHDRAWN and not size:
-            self.link.received += 1
         else:
             self._refuse(f"it sent a frame of kind {kind} with {size} bytes")
 
@@ -431,7 +425,6 @@ class Connection:
 
     def _arrived(self, key: Key, data: memoryview) -> None:
         self.link.received += 1
-        self.due |= len(data) >= LARGE
         self.mesh.inbox.arrived(key, data)
         self.mesh.changed()
 
@@ -537,7 +530,7 @@ class Mesh:
     def enter(self, view: int) -> None:
         self.inbox.enter(view)
         for link in self.links.values():
-            link.wake() if link.connected else link.withdraw()
+            link.wake()
 
     def blame(self, site: int, reason: str) -> None:
         """Stop this site, since another one said what it must not say."""
