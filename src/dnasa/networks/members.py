@@ -160,6 +160,8 @@ class Members:
     def check(self, began: float | None = None, waiting: bool = True) -> None:
         """Raise an error if the members must meet, or one was silent for the timeout since a wait began."""
         self._raise_fault()
+        if self.mesh.closed.is_set():
+            raise ProcessLost(f"{self.name(self.node)} has left the run.")
         if why := self.changed(waiting):
             raise ProcessLost(f"The members must meet: {why}.")
         for node, state in self._others():

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import zip_longest
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -219,7 +219,9 @@ class Link:
             self.mesh.publish()
             try:
                 self.connection.run()
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, Refused) as error:
+                if isinstance(error, Refused):
+                    self.mesh.blame(self.site, str(error))
                 self.mesh.events.write("disconnected", peer=self.name, reason=self.ours or first_line(error))
             finally:
                 self.connection.close()
@@ -412,12 +414,12 @@ class Connection:
         elif kind == OPENING and self.asking and size <= OPENING_LIMIT:
             self._expect(bytearray(size), self._opening)
         elif kind == ARRIVED and not size:
-            self._checked(lambda: self.link.acknowledge(number))
+            self.link.acknowledge(number)
         else:
-            self._refuse(f"it sent a frame of kind {kind} with {size} bytes")
+            raise Refused(f"it sent a frame of kind {kind} with {size} bytes")
 
     def _place(self, key: Key, size: int) -> bool:
-        buffer = self._checked(lambda: self.mesh.inbox.place(key, size))
+        buffer = self.mesh.inbox.place(key, size)
         self.waiting = (key, size) if buffer is None else None
         if buffer is not None:
             self._expect(buffer, lambda data: self._arrived(key, data))
@@ -429,39 +431,23 @@ class Connection:
         self.mesh.changed()
 
     def _opening(self, data: memoryview) -> None:
-        opening = self._checked(lambda: parse_opening(bytes(data), len(self.mesh.sites.sites)))
+        opening = _parsed(TypeAdapter(list[list[str]]).validate_json, data, "it does not say how the run began")
+        if any(len(texts) != len(self.mesh.sites.sites) for texts in opening):
+            raise Refused("it does not say how the run began")
         self.asking = self.link.asks = False
-        if opening:
-            self.mesh.opening = opening
+        self.mesh.opening = opening or self.mesh.opening
         self.mesh.changed()
 
     def _state(self, data: memoryview) -> None:
-        try:
-            self.link.state = self.mesh.parse(bytes(data))
-        except ValueError:
-            self._refuse("its state cannot be read")
+        self.link.state = _parsed(self.mesh.parse, data, "its state cannot be read")
         self.mesh.changed()
 
-    def _checked(self, work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except Refused as error:
-            self._refuse(str(error))
 
-    def _refuse(self, reason: str) -> NoReturn:
-        self.mesh.blame(self.link.site, reason)
-        raise ConnectionAbortedError(reason)
-
-
-def parse_opening(text: bytes, sites: int) -> list[list[str]]:
-    """How a run began: the texts that the sites exchanged before the first step."""
+def _parsed(parse: Callable[[bytes], Any], data: memoryview, wrong: str) -> Any:
     try:
-        opening = TypeAdapter(list[list[str]]).validate_json(text)
+        return parse(bytes(data))
     except ValueError as error:
-        raise Refused("it does not say how the run began") from error
-    if any(len(texts) != sites for texts in opening):
-        raise Refused("it does not say how the run began")
-    return opening
+        raise Refused(wrong) from error
 
 
 class Mesh:

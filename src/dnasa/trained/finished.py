@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from dnasa.arrays import to_numpy
-from dnasa.core import InputError, Network, ProcessLost
+from dnasa.core import InputError, Network, RunError
 from dnasa.data import Dataset
 from dnasa.files import to_json
 from dnasa.problems.sharded import Sharded
@@ -60,7 +60,7 @@ def save_run(folder: Path | None, problem: Sharded, rows: Dataset, name: str, re
     if tested:
         try:
             measured = tests()
-        except ProcessLost as error:  # every process has the model
+        except RunError as error:  # every process has the model
             warnings.warn(f"The trained model was not tested: {error}", stacklevel=2)
             tested = False
     if folder is not None and result.writes:
