@@ -566,7 +566,7 @@ def test_a_site_that_waits_says_who_is_missing_and_why(tmp_path: Path, monkeypat
     (text,) = (str(warning.message) for warning in warned)
     addresses = [site.address for site in berlin.sites]
     assert f"paris ({addresses[1]}: its certificate is refused: " in text
-    assert "lyon (it has not dialled this site)" in text
+    assert "lyon (it has not dialed this site)" in text
     assert f"oslo ({addresses[3]}: nothing listens there)" in text
     assert "`dnasa sites check` says more" in text
 

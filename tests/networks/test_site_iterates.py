@@ -134,8 +134,8 @@ def test_a_site_that_accepts_no_connections_dials_out(tmp_path: Path) -> None:
 
 def test_of_two_sites_exactly_one_dials(tmp_path: Path) -> None:
     files = local_sites(tmp_path, 3, hidden=("paris",))
-    dialling = {(i, j) for i in range(3) for j in range(3) if i != j and dials(files[i], j)}
-    assert dialling == {(0, 2), (1, 0), (1, 2)}
+    dialing = {(i, j) for i in range(3) for j in range(3) if i != j and dials(files[i], j)}
+    assert dialing == {(0, 2), (1, 0), (1, 2)}
     files = local_sites(tmp_path, 3)
     assert {(i, j) for i in range(3) for j in range(3) if i != j and dials(files[i], j)} == {(0, 1), (0, 2), (2, 1)}
 

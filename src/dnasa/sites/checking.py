@@ -35,7 +35,7 @@ class Answer(NamedTuple):
         return self.result in (ANSWERS, CAME, BUSY)
 
 
-ANSWERS, CAME, AWAY = "answers", "has dialled this site", "accepts no connections, and has not dialled this site"
+ANSWERS, CAME, AWAY = "answers", "has dialed this site", "accepts no connections, and has not dialed this site"
 BUSY = "accepts no connections: whether it dials this site, the run that listens here knows (its events)"
 
 
@@ -43,11 +43,11 @@ def check(sites: Sites, seconds: float) -> list[Answer]:
     """Check the other sites, and answer those that check this one, for at most this many seconds."""
     came, deadline = set[int](), time.monotonic() + seconds
     others = {number: site for number, site in enumerate(sites.sites) if number != sites.own}
-    dialled = [number for number, site in others.items() if site.reachable]
+    dialed = [number for number, site in others.items() if site.reachable]
     door = listen(sites, came.add)
     try:
-        with ThreadPoolExecutor(max(1, len(dialled))) as pool:
-            answers = dict(zip(dialled, pool.map(lambda number: _asked(sites, number, deadline), dialled), strict=True))
+        with ThreadPoolExecutor(max(1, len(dialed))) as pool:
+            answers = dict(zip(dialed, pool.map(lambda number: _asked(sites, number, deadline), dialed), strict=True))
         expected = {number for number in others if number not in answers or answers[number].checking}
         while door is not None and not expected <= came and time.monotonic() < deadline:
             time.sleep(PAUSE / 10)

@@ -1,8 +1,8 @@
 """Connections between sites: who dials whom, and who is let in.
 
 A certificate says which site a connection is with. The first thing sent over it is a greeting: JSON with its length before it.
-Of two sites that can be dialled, the one whose name comes first in the alphabet dials, whatever the order in their files. One
-that cannot be dialled dials the others.
+Of two sites that can be dialed, the one whose name comes first in the alphabet dials, whatever the order in their files. One
+that cannot be dialed dials the others.
 """
 
 import errno
@@ -26,13 +26,11 @@ from dnasa.sites.events import Events
 from dnasa.sites.file import Sites
 from dnasa.sites.tls import client_context, names, server_context
 
-DIALLING = 5.0  # seconds for a TCP connection
+DIALING = 5.0  # seconds for a TCP connection
 HANDSHAKE = 10.0  # seconds for TLS and the greeting
 CHECKING = 30.0  # seconds for `dnasa sites check`
-PENDING, PENDING_EACH = (
-    64,
-    16,
-)  # connections without a greeting yet, and those of one address; then the oldest is closed
+PENDING = 64  # connections without a greeting yet; then the oldest is closed
+PENDING_EACH = 16  # those of one address
 LENGTH = struct.Struct("!I")
 LONGEST_GREETING = 1 << 16
 CHECK, LONGEST_CHECK = "check", 1 << 24  # a greeting of `dnasa sites check`, and the bytes it may send at once
@@ -76,7 +74,7 @@ def dials(sites: Sites, other: int) -> bool:
 def dial(sites: Sites, other: int, greeting: Callable[[], Greeting]) -> tuple[ssl.SSLSocket, Greeting]:
     """Connect to that site, and greet it; a `ConnectionRefusedError` says that no process listens there."""
     peer = sites.sites[other]
-    plain = socket.create_connection((peer.host, peer.port), timeout=DIALLING)
+    plain = socket.create_connection((peer.host, peer.port), timeout=DIALING)
     with closed_after(plain, HANDSHAKE), closed_on_error(plain):
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = client_context(sites.keys).wrap_socket(plain)

@@ -1,4 +1,4 @@
-"""One connection with every other site, dialled again whenever it breaks.
+"""One connection with every other site, dialed again whenever it breaks.
 
 A connection carries frames of these kinds: a site's state (small, JSON, only the latest counts), messages, how many have
 arrived, and the question how the run began with its answer. Messages are kept
@@ -49,8 +49,8 @@ TURN = 64  # records of TLS that are written, then read, at a time
 RECORD = 1 << 14  # bytes
 TOLD = {STATE: "state", OPENING: "opening"}  # what sites tell each other besides messages, as the audit calls it
 INTERVAL = 0.5  # seconds between two states
-HUSH = 10  # intervals of silence after which a connection is dialled again: after an outage TCP waits too long
-GRACE = 0.8  # seconds for which a site that cannot be dialled may be away
+HUSH = 10  # intervals of silence after which a connection is dialed again: after an outage TCP waits too long
+GRACE = 0.8  # seconds for which a site that cannot be dialed may be away
 
 
 class Key(NamedTuple):
@@ -143,7 +143,7 @@ class Link:
         instance: Names the process at the other end.
         state: The latest that it said of itself.
         connected: Whether there is a connection.
-        gone: Whether no process listened at its address, or its certificate was revoked, when it was last dialled.
+        gone: Whether no process listened at its address, or its certificate was revoked, when it was last dialed.
         ours: Why this process broke the last connection off, which says nothing about the other; empty if it did not.
         quiet: Own intervals since anything came.
         asks: Whether this process wants to know how the run began.
@@ -249,7 +249,7 @@ class Link:
         """Why the run of this site cannot begin, as far as the greeting of the other one says."""
         if stopped:
             return (
-                f"{self.name} stopped before the run began, because of {stopped!s:.100}: start again once it is mended."
+                f"{self.name} stopped before the run began, because of {stopped!s:.100}: start again once it is fixed."
             )
         if run == self.mesh.run:
             return ""
@@ -268,11 +268,11 @@ class Connection:
 
     def __init__(self, link: Link, tls: ssl.SSLSocket):
         self.link, self.mesh, self.tls = link, link.mesh, tls
-        self.signal, self.signalled = socket.socketpair()
-        for end in (tls, self.signal, self.signalled):
+        self.signal, self.signaled = socket.socketpair()
+        for end in (tls, self.signal, self.signaled):
             end.setblocking(False)
         self.poll = select.poll()
-        self.poll.register(self.signalled, select.POLLIN)
+        self.poll.register(self.signaled, select.POLLIN)
         self.output: deque[memoryview] = deque()
         self.next = link.acknowledged  # message to be sent
         self.shown = -1  # version of the own state
@@ -297,8 +297,8 @@ class Connection:
             with suppress(KeyError):
                 self.poll.unregister(self.tls)
         for number, event in self.poll.poll(1000 * INTERVAL):
-            if number == self.signalled.fileno():
-                self.signalled.recv(4096)
+            if number == self.signaled.fileno():
+                self.signaled.recv(4096)
                 self.readable |= self.waiting is not None
             else:
                 self.readable |= event != select.POLLOUT
@@ -313,7 +313,7 @@ class Connection:
             socket.socket.shutdown(self.tls, socket.SHUT_RDWR)  # the TLS object belongs to its thread
 
     def close(self) -> None:
-        for end in (self.tls, self.signal, self.signalled):
+        for end in (self.tls, self.signal, self.signaled):
             end.close()
 
     def _repeat(self, work: Callable[[], bool]) -> bool:
@@ -617,9 +617,9 @@ class Mesh:
         elif self._reachable(link.site):
             peer = self.sites.sites[link.site]
             socket.create_connection((peer.host, peer.port), timeout=GRACE).close()
-            link.problem = "it listens, and has not dialled this site"
+            link.problem = "it listens, and has not dialed this site"
         else:
-            link.problem = "it has not dialled this site"
+            link.problem = "it has not dialed this site"
 
     def _reachable(self, site: int) -> bool:
         return self.sites.sites[site].reachable
