@@ -68,7 +68,7 @@ bench-check: setup ## compare the speed with the committed results
 	$(BIN)/python -m benchmarks.suite --check
 
 faults: setup ## trials of real faults
-	PYTHONPATH=tests $(BIN)/python tests/jobs/faults.py 240
+	PYTHONPATH=tests $(BIN)/python tests/jobs/faults.py
 
 churn: setup ## processes that leave and join, for half an hour (MINUTES=2 FAULTS=8 is what CI runs)
 	PYTHONPATH=.:tests/helpers:$$PYTHONPATH $(BIN)/python tests/jobs/churn.py --minutes $(or $(MINUTES),31) --faults $(or $(FAULTS),120)

@@ -20,7 +20,7 @@ from dnasa import topology
 from dnasa.arrays import compiled
 from dnasa.channels import compression, exchange, modular
 from dnasa.core import Network
-from dnasa.networks import mpi, simulated
+from dnasa.networks import connect, simulated
 
 DIM = 10_000_000
 GRAPH = topology.ring(2)
@@ -102,7 +102,7 @@ def show(title: str, taken: dict[str, float]) -> None:
 
 def main(engine: str = "one process") -> None:
     if engine == "mpi":
-        network, taken = mpi.connect(GRAPH), exchanges(mpi.connect)
+        network, taken = connect(GRAPH, "mpi"), exchanges(partial(connect, engine="mpi"))
         if network.rank == 0:
             show("two processes with a node each, MPI", taken)
         return

@@ -20,7 +20,7 @@ from benchmarks.steppers import dnasa_stepper
 from dnasa import topology
 from dnasa.core import Messages, Network
 from dnasa.data import from_arrays
-from dnasa.networks import mpi
+from dnasa.networks import connect
 from dnasa.networks.buffers import Buffers
 from dnasa.networks.processes import Multiplier
 from dnasa.tasks.tasks import classification
@@ -112,7 +112,7 @@ def whole_steps(comm: MPI.Comm, network: Network) -> str:
 
 def main() -> None:
     comm = MPI.COMM_WORLD
-    network = mpi.connect(topology.ring(NODES))
+    network = connect(topology.ring(NODES), "mpi")
     lines = [f"{comm.size} processes, {NODES} nodes"]
     if comm.size == NODES:
         lines += exchanges(comm, network)

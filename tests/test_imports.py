@@ -72,6 +72,10 @@ def test_imports_lead_to_lower_levels() -> None:
     assert wrong == {}
 
 
+def test_runs_do_not_import_sites() -> None:
+    assert [path.name for path in (PACKAGE / "runs").glob("*.py") if "sites" in imports(path.read_text())] == []
+
+
 def rule_names(source: str) -> set[str]:
     """The texts of a program that are names of rules, alone, with a schedule or in a list; defaults of arguments may be."""
     tree = parse(source)

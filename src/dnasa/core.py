@@ -366,7 +366,6 @@ class Membership:
         admit: Allows others to join from now on: this process has the model.
         returned: Whether the others went on without this process, so that it needs their model.
         next_call: What the other processes call next.
-        accuse: `accuse(rank, reason)` leaves out a process that says what it must not say; between trusted ones, nothing.
     """
 
     note: Callable[[str], None] = lambda call: None
@@ -376,7 +375,6 @@ class Membership:
     admit: Callable[[], None] = lambda: None
     returned: bool = False
     next_call: Callable[[], str] = lambda: "step"
-    accuse: Callable[[int, str], None] = lambda rank, reason: None
 
 
 @dataclass(frozen=True)
@@ -428,9 +426,9 @@ class Processes:
         except Exception as error:
             if rank == self.rank:
                 raise
-            reason = f"it sent a text that cannot be read ({type(error).__name__})"
-            self.membership.accuse(rank, reason)
-            raise ProcessLost(f"No answer from {self.name_of(rank)}: {reason}.") from error
+            raise RunError(
+                f"{self.name_of(rank)} is at fault: its text cannot be read ({type(error).__name__}). This process stops."
+            ) from error
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def test_nodes_need_not_wait_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     links, out = tmp_path / "links.toml", tmp_path / "run"
-    links.write_text("compute = [0.1, 0.1, 0.5, 0.1]\nbandwidth = 1000\nlatency = [10, 200]\nloss = 0.02\n")
+    links.write_text("compute = [0.1, 0.1, 0.5, 0.1]\nbandwidth = 1000\nlatency = 50\n")
     words = ["train", *"--problem least_squares --nodes 4 --steps 40 --late 8 --clock".split(), links, "--out", out]
     done = run(*words)
     assert "exponential" in done.stdout, done.stderr

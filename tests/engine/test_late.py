@@ -21,7 +21,8 @@ from dnasa.networks.clock import with_clock
 from dnasa.networks.simulated import connect
 from dnasa.rules import registry
 
-UNEVEN: Any = {"compute": [0.02, 0.1, 0.02, 0.03, 0.02], "bandwidth": 100, "latency": [10, 200], "loss": 0.1}
+UNEVEN: Any = {"compute": [0.02, 0.1, 0.02, 0.03, 0.02], "bandwidth": 100, "latency": 50}
+UNEVEN["link"] = [{"nodes": [0, 1], "latency": 200}, {"nodes": [2, 3], "latency": 10}]
 SAFE = ["dsgt", "dasagt", "adanasa", "dnasa"]
 OF_MESSAGES = ("late", "clock", "rounds", "every", "message_dtype", "overlap")
 TARGETS = np.random.default_rng(0).normal(size=(5, 3)) * 3
@@ -93,7 +94,7 @@ def test_the_same_run_again_is_the_same_and_seeds_run_side_by_side() -> None:
     together = solve(seed=[0, 1])
     for seed in (0, 1):
         assert (solve(seed=seed).x == together.x[seed]).all()
-    assert (solve(seed=0, clock=UNEVEN | {"loss": 0}).x != together.x[0]).any()
+    assert (solve(seed=0, clock=UNEVEN | {"link": []}).x != together.x[0]).any()
 
 
 def test_nodes_that_do_not_wait_take_different_numbers_of_steps() -> None:

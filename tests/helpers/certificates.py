@@ -71,8 +71,8 @@ def connect(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[Any, Any]:
     """What each side sees after one byte each way, the server first: the names of the other, or the error that ended it."""
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(2) as threads:
         accepting = threads.submit(lambda: _end(server, listener.accept()[0], server_side=True))
-        dialling = threads.submit(lambda: _end(client, socket.create_connection(listener.getsockname()[:2])))
-        return accepting.result(), dialling.result()
+        dialing = threads.submit(lambda: _end(client, socket.create_connection(listener.getsockname()[:2])))
+        return accepting.result(), dialing.result()
 
 
 def _end(context: ssl.SSLContext, raw: socket.socket, server_side: bool = False) -> Any:

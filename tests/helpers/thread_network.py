@@ -3,38 +3,31 @@
 import contextlib
 import queue
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from dnasa.core import Array, Channel, ProcessLost
-from dnasa.networks.liveness import Liveness
-from dnasa.networks.monitor import Monitor
-from dnasa.networks.processes import blocks, connect
-from dnasa.networks.transport import Message
-from dnasa.topology import Topology
+from dnasa.core import Array, Channel, Membership, Network, ProcessLost
+from dnasa.networks.processes import ProcessNetwork, Traffic, blocks
+from dnasa.networks.transport import Message, Transport
+from dnasa.topology import Topology, without
 
 TIMEOUT = 120  # seconds; only a deadlock takes so long
 
 
-class ThreadTransport:
+class ThreadTransport(Transport):
     """Every pair of ranks has its queues, collectives meet at a barrier; a thread that exits counts as a lost process."""
 
-    carries_cuda = False
-
-    def __init__(self, rank: int, nodes: Sequence[range], hub: "Hub", tag: Any = 0, liveness: Liveness | None = None):
-        self.rank, self.nodes, self.hub, self.tag = rank, nodes, hub, tag
-        self.liveness = liveness or Liveness()
+    def __init__(self, rank: int, nodes: Sequence[range], hub: "Hub", tag: Any = 0):
+        super().__init__(rank, nodes)
+        self.hub, self.tag = hub, tag
         self.duplicates = 0
-
-    def inspect(self, peer: int, arrived: Sequence[Array], own: Sequence[Array]) -> None:
-        """Nothing is checked, unless a test replaces this: an attribute that comes and goes confuses protocols."""
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any:
         for peer, buffer in sends:
@@ -43,7 +36,7 @@ class ThreadTransport:
 
     def finish(self, pending: Any) -> None:
         for peer, buffer in pending:
-            torch.as_tensor(buffer).copy_(self.hub.receive(self.tag, peer, self.rank, self.liveness))
+            torch.as_tensor(buffer).copy_(self.hub.receive(self.tag, peer, self.rank))
 
     def sum(self, buffer: Array) -> Array:
         return self._sum(self.hub, buffer)
@@ -57,16 +50,10 @@ class ThreadTransport:
 
     def duplicate(self) -> "ThreadTransport":
         self.duplicates += 1
-        return type(self)(self.rank, self.nodes, self.hub, (self.tag, self.duplicates), self.liveness)
+        return type(self)(self.rank, self.nodes, self.hub, (self.tag, self.duplicates))
 
-    def allgather_text(self, text: str) -> list[str]:
-        return self.hub.allgather(self.rank, text)
-
-
-class SurvivingTransport(ThreadTransport):
-    def shrink(self) -> "SurvivingTransport":
-        alive, hub = self.hub.shrink(self.rank)
-        return SurvivingTransport(alive.index(self.rank), [self.nodes[rank] for rank in alive], hub)
+    def gather(self, own: np.ndarray) -> np.ndarray:
+        return np.stack(self.hub.allgather(self.rank, own))
 
 
 class Hub:
@@ -80,7 +67,6 @@ class Hub:
         self.barrier = threading.Barrier(size, timeout=TIMEOUT)
         self.lost: set[int] = set()
         self.next: Hub | None = None
-        self.reports = [""] * size
 
     def separate(self, tag: Any) -> "Hub":
         """A hub for the sums of one network."""
@@ -91,14 +77,15 @@ class Hub:
         with self.lock:
             return self.queues[address]
 
-    def receive(self, tag: Any, sender: int, receiver: int, liveness: Liveness) -> torch.Tensor:
-        waited = time.monotonic()
-        while True:
+    def receive(self, tag: Any, sender: int, receiver: int) -> torch.Tensor:
+        for _ in range(50 * TIMEOUT):
             with contextlib.suppress(queue.Empty):
                 return self.queue(tag, sender, receiver).get(timeout=0.02)
-            assert not liveness.lost(waited, TIMEOUT)
             if self.lost:
                 raise ProcessLost("a thread has exited")
+            if self.barrier.broken:
+                raise threading.BrokenBarrierError
+        raise AssertionError("a thread does not answer")
 
     def allgather(self, rank: int, value: Any) -> list[Any]:
         self.slots[rank] = value
@@ -122,17 +109,26 @@ class Hub:
             self.next = self.next or Hub(len(self.slots) - 1)
         self.barrier.abort()
 
-    def shrink(self, rank: int) -> tuple[list[int], Any]:
-        return [other for other in range(len(self.slots)) if other not in self.lost], self.next
+    def left(self) -> list[int]:
+        return [rank for rank in range(len(self.slots)) if rank not in self.lost]
 
 
-class HubBoard:
-    def __init__(self, hub: Hub, rank: int):
-        self.hub, self.rank = hub, rank
+def make(graph: Topology, transport: Transport, rounds: int | str = 1, channel: Channel | None = None) -> Network:
+    return ProcessNetwork(graph, transport, rounds, channel, 1, Traffic()).network()
 
-    def share(self, report: str) -> list[str]:
-        self.hub.reports[self.rank] = report
-        return list(self.hub.reports)
+
+def surviving(network: Network, transport: ThreadTransport) -> Network:
+    """The network whose threads go on without one that exits."""
+
+    def survivors() -> Network:
+        left, hub = transport.hub.left(), transport.hub.next
+        assert hub is not None
+        lost = [node for rank in transport.hub.lost for node in transport.nodes[rank]]
+        next_transport = ThreadTransport(left.index(transport.rank), [transport.nodes[rank] for rank in left], hub)
+        return surviving(make(without(network.topology, lost), next_transport), next_transport)
+
+    processes = replace(network.processes, membership=Membership(survivors=survivors))
+    return replace(network, processes=processes)
 
 
 def run_threads(
@@ -141,13 +137,11 @@ def run_threads(
     processes: int | None = None,
     channel: Channel | None = None,
     survive: bool = False,
-    monitored: bool = False,
     rounds: int | str = 1,
 ) -> list[Any]:
     """Call `work(network)` in a thread for every process; the list of what each returned.
 
-    With `survive`, one thread may raise SystemExit: it counts as a lost process and returns None. With `monitored`, every
-    process has a monitor, which is told when it ends.
+    With `survive`, one thread may raise SystemExit: it counts as a lost process and returns None.
     """
     size = processes or topology.nodes
     hub = Hub(size)
@@ -155,13 +149,9 @@ def run_threads(
 
     def one(rank: int) -> Any:
         try:
-            monitor = Monitor(HubBoard(hub, rank), rank, size, interval=0.02) if monitored else None
-            make = SurvivingTransport if survive else ThreadTransport
-            done = work(connect(topology, make(rank, nodes, hub, liveness=monitor), rounds, channel))
-            if monitor is not None:
-                monitor.end()
-                monitor.close()
-            return done
+            transport = ThreadTransport(rank, nodes, hub)
+            network = make(topology, transport, rounds, channel)
+            return work(surviving(network, transport) if survive else network)
         except SystemExit:
             return hub.lose(rank)
         except BaseException:

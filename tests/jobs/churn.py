@@ -2,7 +2,7 @@
 
     PYTHONPATH=.:tests/helpers python tests/jobs/churn.py --minutes 31 --faults 120 [--seed 0] [--hidden] [--report churn.json]
 
-Eight sites train a network on the digits; two of them have no address. At random moments one of them gets a segmentation
+Eight sites train a network on the digits; one of them has no address. At random moments one of them gets a segmentation
 fault, is killed, is stopped, loses its connections, or runs no Python code for a while; or two are killed at once; or two
 cannot reach each other. Sites whose process ended are started again after some seconds and join the run. No other process may
 end, all must be back at the end, and the accuracy of the mean of all nodes must be within one point of the undisturbed run.
@@ -36,7 +36,7 @@ SIGNALS = {
 }
 DEADLY = ("segmentation fault", "kill", "two killed")
 CUT = "link cut"
-HIDDEN = ("lyon", "bern")  # the sites without an address
+HIDDEN = ("lyon",)  # the site without an address
 PACE = 0.2  # seconds per step of the disturbed run
 LAST = 50  # steps after all are back
 NODES = 8

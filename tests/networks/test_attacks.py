@@ -1,4 +1,4 @@
-"""Attacks over real connections on a run of three sites: none reaches a parameter, stops the run, or takes ever more memory."""
+"""Attacks over real connections: outsiders do not disturb a run, and who gets nonsense from a member names it."""
 
 import json
 import logging
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,16 +23,14 @@ from certificates import Signed, bundle, sign
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from local_sites import NAMES, keys, local_sites
-from test_recovery import Process, in_threads
+from test_recovery import Process
 from thread_network import ThreadTransport, run_threads
 
 import dnasa
-from dnasa.core import Membership, Network, Processes, ProcessLost
+from dnasa.core import Network, Processes, ProcessLost, RunError
 from dnasa.data.summaries import Summary
 from dnasa.engine.plan import _node_data
 from dnasa.engine.recovery import Position, positions_of
-from dnasa.events import Events
-from dnasa.networks.members import Members, SiteState, View
 from dnasa.networks.processes import agree
 from dnasa.optim.wrapping import Wrapping
 from dnasa.rules import RULES
@@ -42,8 +39,8 @@ from dnasa.sites import connecting
 from dnasa.sites.connecting import LENGTH, PENDING, Refused, dial
 from dnasa.sites.file import Sites
 from dnasa.sites.keys import make_authority, make_site, revoke
-from dnasa.sites.limits import EARLY, Limits, root_mean_square
-from dnasa.sites.links import ARRIVED, EARLY_LIMIT, HEADER, MESSAGE, NETWORKS, STATE, WITHDRAWN, Inbox, Key, Link
+from dnasa.sites.limits import root_mean_square, wrong
+from dnasa.sites.links import ARRIVED, EARLY_LIMIT, HEADER, MESSAGE, NETWORKS, STATE, Inbox, Key
 from dnasa.sites.tls import client_context
 from dnasa.tasks.sources import checked_summaries
 from dnasa.trained.evaluation import like
@@ -100,11 +97,11 @@ class Site:
     def stop(self) -> None:
         self.stopped = True
         self.process.end()
-        self.members.monitor.problem = ProcessLost("stopped")
+        self.members.left = "stopped"
 
 
 class Run:
-    """Three sites that exchange."""
+    """Sites that exchange."""
 
     def __init__(self, files: list[Sites], **options: Any):
         self.files = files
@@ -204,110 +201,59 @@ def message(site: Site, size: int | None = None, repeat: int = 0) -> list[tuple[
     ]
 
 
-def state(site: Site, **wrong: Any) -> list[tuple[bytes, bytes]]:
-    text = json.dumps({**site.members._described(), "time": 1.0, **wrong}).encode()
+def state(text: bytes) -> list[tuple[bytes, bytes]]:
     return [(HEADER.pack(STATE, 0, 0, 0, len(text)), text)]
 
 
-def raw_state(text: bytes) -> list[tuple[bytes, bytes]]:
-    return [(HEADER.pack(STATE, 0, 0, 0, len(text)), text)]
-
-
-FRAMES: dict[str, tuple[Callable[[Site], list[tuple[bytes, bytes]]], str]] = {
+ATTACKS: dict[str, tuple[Callable[[Site], Any], str]] = {
     "unknown kind": (lambda site: [(HEADER.pack(9, 0, 0, 0, 0), b"")], "it sent a frame of kind 9"),
     "oversized": (lambda site: message(site, size=1 << 50), "bytes where"),
-    "oversized state": (lambda site: [(HEADER.pack(STATE, 0, 0, 0, 1 << 21), b"")], "it sent a frame of kind 0"),
     "wrong size": (lambda site: message(site, size=8), "it sent "),
     "repeated": (lambda site: message(site, repeat=1), "it sent message "),
-    "skipped": (lambda site: message(site, repeat=-5), "it sent message "),
-    "not sent": (
-        lambda site: [(HEADER.pack(ARRIVED, 0, 0, 10**9, 0), b"")],
-        "it acknowledged messages that were not sent",
-    ),
-    "not JSON": (lambda site: raw_state(b"{"), "its state cannot be read"),
-    "deep": (lambda site: raw_state(b"[" * (1 << 20)), "its state cannot be read"),
-    "huge time": (lambda site: state(site, time=10**400), "its state cannot be read"),
-    "unknown node": (lambda site: state(site, view=[9, 9, {"7": "x"}]), "its state cannot be read"),
-    "far ahead": (lambda site: state(site, coming=2**62), "its state cannot be read"),
+    "not sent": (lambda site: [(HEADER.pack(ARRIVED, 0, 0, 10**9, 0), b"")], "it acknowledged messages that were not"),
+    "not JSON": (lambda site: state(b"[" * (1 << 20)), "its state cannot be read"),
+    "unknown node": (lambda site: state(b'{"view": [9, 9, {"7": "x"}]}'), "its state cannot be read"),
+    "large numbers": (lambda site: 9e11, "it sent numbers of size 9.0e+11"),
+    "no numbers": (lambda site: np.nan, "it sent numbers that are not finite"),
+    "large sum": (lambda site: site.network.mean(np.full((1, 30), 1e30)), "it sent numbers of size"),
+    "nonsense": (lambda site: site.network.processes.allgather_text("nothing"), "its text cannot be read"),
 }
 
 
-def alone(*sites: Site) -> None:
-    """Wait until the first two go on without the third."""
-    within(60, lambda: all(s.error or s.nodes == [0, 1] for s in sites), lambda: [(s.error, s.nodes) for s in sites])
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_member_that_sends_nonsense_is_named_and_its_numbers_are_not_used(tmp_path: Path, name: str) -> None:
+    attack, reason = ATTACKS[name]
+    run = Run(local_sites(tmp_path, 2))
+    first, attacker = run.sites
 
+    def poison(site: Site) -> float | None:
+        sent = attack(site)
+        if isinstance(sent, list) and isinstance(sent[0], tuple):
+            site.inject(*sent)
+        return sent if isinstance(sent, float) else None
 
-def carry_out(folder: Path, poison: Callable[[Site], Any], caplog: pytest.LogCaptureFixture, reason: str) -> None:
-    """The third site does this, and the others name it and go on without it."""
-    caplog.set_level(logging.INFO, "dnasa.sites")
-    run = Run(local_sites(folder, 3))
-    first, second, attacker = run.sites
     try:
-        usual = set(first.ends)
+        if name == "large sum":
+            first.poison = lambda site: site.network.mean(np.ones((1, 30))) and None
+        if name == "nonsense":
+            first.poison = lambda site: site.network.processes.allgather_json(1, int) and None
         attacker.poison = poison
-        alone(first, second)
-        run.goes_on(first, second)
-        assert any(line.startswith("lyon is barred: ") and reason in line for line in caplog.messages), caplog.messages
-        assert any(" accuses lyon: " in line for line in caplog.messages)
-        ends = [end for site in (first, second) for end in site.ends]
-        assert np.abs(ends).max() <= 10  # the numbers are from 0 to 8
-        assert first.ends[-1] not in usual  # the mean of two, not of three
+        within(60, lambda: first.error, lambda: first.ends)
+        assert isinstance(first.error, RunError)
+        assert re.match(f"paris is at fault: .*{re.escape(reason)}", str(first.error)), first.error
+        assert np.abs(first.ends).max() <= 10  # the numbers are from 0 to 8
     finally:
         run.stop()
-
-
-@pytest.mark.parametrize("name", FRAMES)
-def test_a_member_that_sends_nonsense_is_named_and_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    frames, reason = FRAMES[name]
-    carry_out(tmp_path, lambda site: site.inject(*frames(site)), caplog, reason)
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"), [(9e11, "numbers of size 9.0e+11"), (np.nan, "not finite"), (-np.inf, "not finite")]
-)
-def test_a_member_that_sends_absurd_numbers_is_named_and_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, value: float, reason: str
-) -> None:
-    carry_out(tmp_path, lambda site: value, caplog, reason)
-
-
-def test_a_member_that_adds_absurd_numbers_to_a_sum_is_named_and_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    processes = [Process(sites, timeout=3.0) for sites in local_sites(tmp_path, 3)]
-    networks = in_threads(*(process.connect for process in processes))
-
-    def mean(network: Network) -> float:
-        value = 1e30 if network.rank == 2 and network.nodes == 3 else 1.0
-        try:
-            return float(network.mean(np.full((1, 30), value)).max())
-        except ProcessLost:
-            return 0.0 if network.rank == 2 else mean(network.processes.membership.survivors())  # type: ignore[misc]
-
-    last = threading.Thread(target=mean, args=(networks[2],), daemon=True)
-    last.start()
-    assert in_threads(*(lambda n=n: mean(n) for n in networks[:2])) == [1.0, 1.0]
-    assert any(line.startswith("lyon is barred: it sent numbers of size") for line in caplog.messages)
-    for process in processes:
-        process.end()
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 20_000, "null", "3", '["a"]', "[[1, 2, 3]]", "\x00"])
 def test_a_text_that_cannot_be_read_names_its_site(text: str) -> None:
     """Texts that sites exchange are JSON, of the shape that each reader expects."""
-    accused: list[tuple[int, str]] = []
     network = Network(
         2,
         lambda messages, t: messages,
         lambda a: 0 * a.mean(-2) + 1,
-        processes=Processes(
-            range(1),
-            names=NAMES,
-            allgather_text=lambda own: [own, text],
-            membership=Membership(accuse=lambda *accusation: accused.append(accusation)),
-        ),
+        processes=Processes(range(1), names=NAMES, allgather_text=lambda own: [own, text]),
     )
     problem, score = dnasa.problems.LeastSquares(), {"task": "classification", "site_scores": [1.0, 2.0]}
     divergence = Divergence(network, 2, 3)
@@ -321,46 +267,14 @@ def test_a_text_that_cannot_be_read_names_its_site(text: str) -> None:
         lambda: network.processes.allgather_json(own, lambda given: checked_summaries(own, given)),
         lambda: Wrapping([], network),
     ]
-    for number, reader in enumerate(readers, start=1):
-        with pytest.raises(ProcessLost, match=r"^No answer from paris: it sent a text that cannot be read \(\w+\)\.$"):
+    for reader in readers:
+        with pytest.raises(RunError, match=r"^paris is at fault: its text cannot be read \(\w+\)"):
             reader()
-        assert [rank for rank, _ in accused] == [1] * number
 
 
-def test_a_member_whose_text_cannot_be_read_is_named_and_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    processes = [Process(sites, timeout=3.0) for sites in local_sites(tmp_path, 3)]
-    networks = in_threads(*(process.connect for process in processes))
-    for process in processes:
-        process.connection.admit()
-
-    def exchange(network: Network) -> list[int]:
-        try:
-            return network.processes.allgather_json(network.rank, int)
-        except ProcessLost:
-            return exchange(network.processes.membership.survivors())  # type: ignore[misc]
-
-    def send_nothing() -> None:
-        with suppress(ProcessLost):
-            networks[2].processes.allgather_text("nothing")
-
-    threading.Thread(target=send_nothing, daemon=True).start()
-    assert in_threads(*(lambda n=n: exchange(n) for n in networks[:2])) == [[0, 1]] * 2
-    assert "lyon is barred: it sent a text that cannot be read (JSONDecodeError)" in caplog.messages
-    for process in processes:
-        process.end()
-
-
-def test_a_report_of_a_failure_does_not_stop_the_others(tmp_path: Path) -> None:
-    run = Run(local_sites(tmp_path, 3))
-    first, second, liar = run.sites
-    try:
-        report = json.dumps({"beats": 10**6, "calls": {}, "failure": "stop!", "ended": True})
-        liar.inject(*state(liar, report=report))
-        run.goes_on(first, second, liar, cycles=10)
-    finally:
-        run.stop()
+def alone(*sites: Site) -> None:
+    """Wait until the first two go on without the third."""
+    within(60, lambda: all(s.error or s.nodes == [0, 1] for s in sites), lambda: [(s.error, s.nodes) for s in sites])
 
 
 def test_a_site_that_is_revoked_during_the_run_is_refused_and_left_out(
@@ -426,66 +340,6 @@ def test_empty_messages_with_new_numbers_do_not_stay_in_memory() -> None:
         inbox.place(Key(1, 5, NETWORKS, 1), 0)
 
 
-# ---------------------------------------------------------------- accusations
-
-
-def judges(count: int) -> Members:
-    """The members of a run in which all hear each other, as the last of them sees it; it bars nobody."""
-    members = Members.__new__(Members)
-    members.node, members.timeout, members.charges = count - 1, 30.0, {}
-    links = {node: SimpleNamespace(connected=True, barred="", state=None) for node in range(count - 1)}
-    names = SimpleNamespace(sites=[SimpleNamespace(name=f"site {node}") for node in range(count)])
-    mesh = SimpleNamespace(links=links, sites=names, silent=lambda node, timeout: False, events=Events("judge"))
-    members.mesh = mesh  # type: ignore[assignment]
-    accuse(members, {})
-    return members
-
-
-def accuse(members: Members, accusations: dict[int, set[int]]) -> list[int]:
-    """Who is left after these accusations."""
-    everyone = range(len(members.links) + 1)
-    for node, link in members.links.items():
-        accused = accusations.get(node, set())
-        state = SiteState(
-            View(), hears=frozenset(set(everyone) - accused - {node}), accused=dict.fromkeys(accused, "x")
-        )
-        link.state = state
-    return members._mutual(everyone)
-
-
-@pytest.mark.parametrize("faulty", range(4))
-@pytest.mark.parametrize("counts", [{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, {0, 1, 2}], ids=str)
-def test_a_site_that_two_others_accuse_is_left_out_whomever_it_accuses(faulty: int, counts: set[int]) -> None:
-    others = [node for node in range(4) if node != faulty]
-    neighbours = others[:2]
-    members = judges(5)
-    left = accuse(members, {faulty: {others[k] for k in counts}, **{node: {faulty} for node in neighbours}})
-    assert left == sorted({*others, 4})
-
-
-@pytest.mark.parametrize("accuser", range(4))
-def test_a_site_that_one_other_accuses_is_left_out_and_not_its_accuser(accuser: int) -> None:
-    for faulty in set(range(4)) - {accuser}:
-        assert accuse(judges(5), {accuser: {faulty}}) == sorted(set(range(5)) - {faulty})
-
-
-@pytest.mark.parametrize("liar", range(4))
-def test_a_liar_pushes_out_one_site_at_most(liar: int) -> None:
-    others = [node for node in range(4) if node != liar]
-    for several in (others[:2], others[1:], others):
-        assert accuse(judges(5), {liar: set(several)}) == sorted({*others, 4})
-    members = judges(5)
-    assert accuse(members, {liar: {others[0]}}) == sorted({liar, *others[1:], 4})
-    assert accuse(members, {liar: {others[1]}}) == sorted({*others, 4})  # the first accusation is remembered
-
-
-def test_accusations_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    members = judges(4)
-    for _ in range(3):
-        accuse(members, {1: {2}})
-    assert caplog.messages == ["site 1 accuses site 2: x"]
-
-
 # ---------------------------------------------------------------- numbers
 
 
@@ -500,49 +354,21 @@ def test_the_size_of_numbers(dtype: str) -> None:
     assert np.isnan(root_mean_square(np.array([1.0, np.nan])))
 
 
-def test_what_a_site_sends_does_not_raise_its_own_limit() -> None:
-    limits, ones = Limits(), np.ones((1, 1, 4))
+def test_numbers_much_larger_than_this_sites_own_are_refused() -> None:
+    ones = np.ones((1, 1, 4))
 
-    def wrong(value: float, own: float = 0.0, peer: int = 1) -> str:
-        return limits.check(peer, [value * ones], [own * ones])
+    def reason(value: float, own: float = 0.0) -> str:
+        return wrong([value * ones], [own * ones])
 
-    assert not wrong(0)
-    assert "size 9.0e+11, those of this site have 1.0e+00" in wrong(9e11)
-    assert not wrong(9e9)  # among the first
-    assert not wrong(9e9, own=3e9)
-    assert "size 2.0e+19, those of this site have 3.0e+09" in wrong(2e19)  # one such jump is enough
-    for _ in range(EARLY):
-        assert not wrong(9e5, peer=2)
-    assert "size 1.1e+06, those of this site have 1.0e+00" in wrong(1.1e6, peer=2)
-    assert not wrong(1e19, own=9e14, peer=2)  # not much larger than this site's own
-    assert "not finite" in wrong(np.nan)
-    assert "not finite" in wrong(np.inf)
-    assert not wrong(np.nan, own=1e16)  # the whole run diverges
-    assert not wrong(np.nan, own=np.nan)
-    assert not limits.check(1, [np.full(3, 200, np.uint8)], [np.zeros(3, np.uint8)])
-
-
-@pytest.mark.parametrize("follows", [False, True])
-def test_numbers_that_grow_step_by_step_are_refused_unless_those_of_this_site_follow(follows: bool) -> None:
-    """If they follow, as in a run that diverges, the first site whose numbers are absurd is named."""
-    limits, size, own, wrong = Limits(), 1.0, 1.0, ""
-    while size < 1e100 and not wrong:
-        wrong = limits.check(7, [np.full((1, 4), size)], [np.full((1, 4), own)])
-        size, own = 1e5 * size, size / 3 if follows else 1.0
-    assert wrong == ("" if follows else "it sent numbers of size 1.0e+15, those of this site have 1.0e+00")
-    assert limits.diverged == (7 if follows else None)
-
-
-def test_a_site_whose_numbers_diverge_with_those_of_this_site_is_named_once(tmp_path: Path) -> None:
-    processes = [Process(sites) for sites in local_sites(tmp_path, 2)]
-    networks = in_threads(*(process.connect for process in processes))
-    transport: Any = networks[0].at(0).transport
-    large = [np.full((1, 4), 2e15)]
-    with pytest.warns(UserWarning, match=r"^The numbers of paris have passed 1e\+15: the run diverges, or ") as told:
-        assert [transport.inspect(1, large, large) for _ in range(3)] == [None] * 3
-    assert len(told) == 1
-    for process in processes:
-        process.end()
+    assert not reason(0)
+    assert not reason(9e8)
+    assert "size 9.0e+11, those of this site have 1.0e+00" in reason(9e11, own=1.0)
+    assert not reason(1e19, own=9e14)  # not much larger than this site's own
+    assert "not finite" in reason(np.nan)
+    assert "not finite" in reason(np.inf)
+    assert not reason(np.nan, own=1e16)  # the whole run diverges
+    assert not reason(np.nan, own=np.nan)
+    assert not wrong([np.full(3, 200, np.uint8)], [np.zeros(3, np.uint8)])
 
 
 @pytest.mark.filterwarnings("ignore")  # the run diverges
@@ -554,8 +380,7 @@ def test_no_rule_sends_numbers_beyond_the_limits(monkeypatch: pytest.MonkeyPatch
     checks = []
 
     def inspect(transport: Any, peer: int, arrived: Any, own: Any) -> None:
-        limits = vars(transport).setdefault("limits", Limits())
-        checks.append(limits.check(peer, arrived, own))
+        checks.append(wrong(arrived, own))
 
     def solve(network: Network) -> None:
         def gradient(x: np.ndarray, node: int, rng: np.random.Generator) -> np.ndarray:
@@ -577,8 +402,8 @@ def test_numbers_are_checked_after_they_are_decoded(compress: str) -> None:
     problems = []
 
     def inspect(transport: Any, peer: int, arrived: Any, own: Any) -> None:
-        if wrong := Limits().check(peer, arrived, own):
-            problems.append((peer, wrong))
+        if reason := wrong(arrived, own):
+            problems.append((peer, reason))
 
     def send(network: Network) -> None:
         a = np.full((1, 64), 1e30 if network.rank == 1 else 1.0)
@@ -624,15 +449,6 @@ def attacked(running: Run, caplog: pytest.LogCaptureFixture) -> Iterator[Run]:
         assert memory() < megabytes + MEGABYTES
 
 
-def test_a_message_that_its_sender_gave_up_does_not_bar_it(running: Run) -> None:
-    link = Link(running.sites[0].members.mesh, 1)
-    link.outbox += HEADER.pack(MESSAGE, 1, 2, 3, 4), b"text"
-    link.withdraw()
-    header, body = link.outbox
-    assert HEADER.unpack(header) == (WITHDRAWN, 1, 2, 3, 0)
-    assert body == b""
-
-
 # ---------------------------------------------------------------- without a certificate
 
 
@@ -657,7 +473,7 @@ def test_whatever_else_than_tls_comes_is_refused_and_logged(
                 continue
             answer(connection)
     wait_for(caplog, "refused 127.0.0.1: ")
-    assert sum("refused" in line for line in caplog.messages) <= 2  # the first and the tenth
+    assert sum(line.startswith("refused 127") for line in caplog.messages) <= 2  # the first and the tenth
 
 
 def test_connections_that_say_nothing_do_not_keep_a_site_out(attacked: Run, caplog: pytest.LogCaptureFixture) -> None:
@@ -734,13 +550,9 @@ def test_a_certificate_that_is_not_that_of_another_site_is_refused_and_logged(
 @pytest.mark.parametrize(
     ("greeting", "reason"),
     [
-        (b'{"to": "lyon"}', "lyon asked for 'lyon'"),
-        (b'{"to": "atlantis\\n"}', "lyon asked for 'atlantis"),
-        (b'{"to": ["berlin"]}', "lyon asked for"),
-        (b"{", "its greeting is not JSON"),
         (b"[" * 60_000, "its greeting is not JSON"),
         (b"[]", "its greeting is not an object"),
-        (b'{"to": "berlin", "run": "another"}', "The sites run different things"),
+        (b'{"run": "another"}', "The sites run different things"),
         (None, "its greeting has 4294967295 bytes"),
     ],
 )
@@ -754,16 +566,6 @@ def test_a_site_that_greets_wrongly_is_refused(
         connection.sendall(struct.pack("!I", 2**32 - 1) if greeting is None else LENGTH.pack(len(greeting)) + greeting)
         answer(connection)
     wait_for(caplog, f"refused 127.0.0.1: {reason}")
-
-
-def test_a_site_cannot_hold_ever_more_connections(attacked: Run) -> None:
-    with ExitStack() as stack:
-        for _ in range(40):
-            plain = socket.create_connection(attacked.address, timeout=5)
-            connection = stack.enter_context(client_context(keys() / "lyon").wrap_socket(plain))
-            text = json.dumps({"to": "paris"}).encode()
-            connection.sendall(LENGTH.pack(len(text)) + text)
-        assert threading.active_count() < 120
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import dnasa
 from dnasa import problems, topology
 from dnasa.core import InputError
-from dnasa.networks import simulated
-from dnasa.networks.clock import Clock, read_links
+from dnasa.networks.clock import read_links
 from dnasa.topology import Topology
 
 DIM = 5
@@ -97,12 +96,6 @@ def test_the_clock_is_its_twin(graph: str, rule: str, messages: int, gradients: 
         assert predicted(GRAPHS[graph], UNEVEN, rule, rounds=rounds) == pytest.approx(expected)
 
 
-def test_on_directed_graphs_too() -> None:
-    graph = GRAPHS["directed"]
-    size = MESSAGE * (DIM + 1) / DIM  # push-sum's weight
-    assert predicted(graph, UNEVEN, "sgp") == pytest.approx(twin(graph, UNEVEN, size, 1, 1, 0))
-
-
 def test_hidden_exchanges_cost_what_outlasts_the_gradient() -> None:
     graph, times, expected = GRAPHS["ring"], [0.0] * 6, [0.0]
     for _ in range(7):
@@ -112,12 +105,6 @@ def test_hidden_exchanges_cost_what_outlasts_the_gradient() -> None:
     assert predicted(graph, UNEVEN, "dnasa", overlap=True) == pytest.approx(expected)
     fast = HOME | {"bandwidth": 1000, "latency": 1}
     assert predicted(graph, fast, "dnasa", overlap=True)[-1] == pytest.approx(7 * 0.05)
-
-
-def test_local_steps_send_nothing() -> None:
-    steps, exchanges = 20, 20 // 10  # K-GT's K
-    took = predicted(GRAPHS["ring"], HOME, "kgt", steps=steps)[-1]
-    assert took == pytest.approx(steps * 0.05 + exchanges * (0.06 + 2 * 2 * MESSAGE / 0.02))
 
 
 # ---------------------------------------------------------------- what holds for every network
@@ -137,16 +124,6 @@ def test_the_complete_graph_is_a_ring_all_reduce() -> None:
     slow = HOME | {"bandwidth": [0.02] * 5 + [0.005]}
     step = 0.05 + 2 * 5 * (0.03 + MESSAGE / 6 / 0.005)
     assert predicted(topology.complete(6), slow) == pytest.approx([t * step for t in range(8)])
-
-
-def test_a_slow_node_delays_others_as_far_as_messages_have_come() -> None:
-    links = HOME | {"compute": [10.0] + [0.1] * 8, "latency": 0, "bandwidth": 1e9}
-    clock = Clock(read_links(links, 9), simulated.connect(topology.ring(9)))
-    times: Any = 0.0
-    for t in range(4):
-        times = clock.exchanged(clock.computed(times, 1), 1.0, range(t, t + 1))
-        late = {i for i in range(9) if times[i] > 5}
-        assert late == {i % 9 for i in range(-1 - t, 2 + t)}
 
 
 @settings(max_examples=30, deadline=None)
@@ -213,36 +190,6 @@ def test_a_resumed_run_continues_its_clock(overlap: bool, tmp_path: Path) -> Non
     assert run(tmp_path / "halves", resume=True).clock_seconds.tolist() == whole
 
 
-def test_without_a_clock_there_is_no_column() -> None:
-    problem = problems.Custom(lambda x, node, rng: x, start=np.ones(DIM), nodes=6)
-    assert "clock_seconds" not in dnasa.solve(problem, "ring", steps=1, progress=False).history
-
-
-def test_each_link_has_a_latency_in_the_range() -> None:
-    links = read_links(HOME | {"latency": [10, 200], "link": [{"nodes": [0, 1], "latency": 500}]}, 6)
-    pairs = np.array([(i, j) for i in range(6) for j in range(6) if i != j]).T
-    latency, _ = links.between(*pairs)
-    back, _ = links.between(*pairs[::-1])
-    assert (latency == back).all()
-    others = latency[{0, 1} != np.array([{*pair} for pair in pairs.T.tolist()])]
-    assert set(latency) - {*others} == {0.5}
-    assert 0.01 <= others.min() < 0.08
-    assert 0.13 < others.max() <= 0.2
-
-
-@pytest.mark.parametrize("graph", [topology.path(2), topology.complete(3)], ids=["neighbours", "all-reduce"])
-def test_lost_messages_are_sent_again_later(graph: Topology) -> None:
-    """A message that is lost m times, of a geometric distribution, is m (200 ms + a round trip) late."""
-    steps, again = 3000, 0.2 + 2 * 0.03
-    links = {"compute": 0, "bandwidth": 1e9, "latency": 30}
-    without, wait = (
-        predicted(graph, links | {"loss": loss}, steps=steps, evaluate=[steps])[-1] / steps for loss in (0, 0.1)
-    )
-    draws = np.random.default_rng(0).geometric(0.9, (100_000, graph.nodes)) - 1
-    phases = 4 if graph.nodes == 3 else 1
-    assert wait - without == pytest.approx(phases * draws.max(1).mean() * again, rel=0.1)
-
-
 # ---------------------------------------------------------------- files
 
 
@@ -252,32 +199,24 @@ def test_a_file_and_a_dictionary_say_the_same(tmp_path: Path) -> None:
         "compute = [0.1, 0.2, 0.3]\nbandwidth = 20\nlatency = 30  # ms\n[[link]]\nnodes = [0, 2]\nlatency = 100\n"
     )
     found = read_links(path, 3)
-    assert found.compute.tolist() == [0.1, 0.2, 0.3]
-    assert found.bandwidth.tolist() == [20, 20, 20]
-    assert found.latency == (0.03, 0.03)
-    assert found.exceptions == (((0, 2), np.inf, 0.1),)
+    assert (found.compute, found.bandwidth, found.latency) == ([0.1, 0.2, 0.3], 20, 30)
+    assert [(link.nodes, link.latency) for link in found.link] == [((0, 2), 100)]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"speed": 3}, "unknown key 'speed'. The keys here: compute, bandwidth, latency, loss, link."),
-        ({"compute": None}, "compute is missing"),
-        ({"compute": -1}, "compute must be a number of 0 or more, in seconds per gradient, not -1."),
+        ({"speed": 3}, "speed: Extra inputs are not permitted. Links have compute"),
+        ({"compute": None}, "compute: Field required"),
+        ({"compute": -1}, "compute: .* greater than or equal to 0"),
         ({"compute": [1, 2]}, "compute has 2 numbers for 6 nodes: give one for each, or one for all."),
-        ({"latency": [200, 10]}, r"latency must be \[lowest, highest\], not \[200, 10\]."),
-        ({"loss": 1}, "loss must be the share of messages that get lost, from 0 to less than 1, not 1."),
-        ({"bandwidth": 0}, "bandwidth must be a number above 0, in Mbit/s, not 0."),
-        ({"bandwidth": [1, 1, 1, 1, 1, float("inf")]}, "bandwidth must be a number above 0, in Mbit/s, not inf."),
-        ({"bandwidth": True}, "not True"),
-        ({"latency": "20 ms"}, "latency must be a number of 0 or more, in ms, not '20 ms'."),
-        ({"latency": [1] * 6}, "latency must be a number"),
-        ({"link": {"nodes": [0, 1]}}, r"write \[\[link\]\] for each"),
-        ({"link": [{"nodes": [0, 6]}]}, r"link.nodes must be two nodes from 0 to 5, such as \[0, 1\], not \[0, 6\]."),
-        ({"link": [{"nodes": [0]}]}, "link.nodes must be two nodes"),
-        ({"link": [{"nodes": [1, 1]}]}, "link.nodes must be two nodes"),
-        ({"link": [{"nodes": [0, 1], "loss": 0.1}]}, "unknown key 'link.loss'"),
-        ({"link": [{"nodes": [0, 1], "bandwidth": -1}]}, "link.bandwidth must be a number above 0"),
+        ({"bandwidth": 0}, "bandwidth: .* greater than 0"),
+        ({"bandwidth": True}, "bandwidth: .* valid number"),
+        ({"latency": "20 ms"}, "latency: .* valid number"),
+        ({"link": {"nodes": [0, 1]}}, "link: .* valid list"),
+        ({"link": [{"nodes": [0, 6]}]}, r"link.nodes must be two nodes from 0 to 5, not \[0, 6\]."),
+        ({"link": [{"nodes": [0]}]}, "link.nodes: Field required"),
+        ({"link": [{"nodes": [0, 1], "bandwidth": -1}]}, "link.bandwidth: .* greater than 0"),
     ],
 )
 def test_wrong_links_are_refused(change: dict[str, Any], message: str) -> None:
@@ -294,5 +233,5 @@ def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"links\.toml is not TOML"):
         read_links(path, 2)
     path.write_text("compute = 1")
-    with pytest.raises(InputError, match=r"links\.toml: bandwidth is missing"):
+    with pytest.raises(InputError, match=r"links\.toml: bandwidth: Field required"):
         read_links(path, 2)

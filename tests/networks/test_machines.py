@@ -63,9 +63,8 @@ def check_equal_to_the_simulator(made: Machines, processes: Sequence[subprocess.
 
 @LONG  # test_distributed.py has MPI on one machine, the sites below have short runs on several
 @needs_mpi
-@pytest.mark.parametrize("count", [2, 4])
-def test_mpi_across_machines_equals_the_simulator(count: int, tmp_path: Path) -> None:
-    with machines(count, tmp_path) as made:
+def test_mpi_across_machines_equals_the_simulator(tmp_path: Path) -> None:
+    with machines(3, tmp_path) as made:
         process = start(made, 0, *mpirun(made), sys.executable, *train(made, 60))
         check_equal_to_the_simulator(made, [process])
 
@@ -77,39 +76,9 @@ def torchrun(made: Machines, steps: int) -> list[subprocess.Popen[str]]:
 
 
 @LONG
-@pytest.mark.parametrize("count", [2, 4])
-def test_torch_across_machines_equals_the_simulator(count: int, tmp_path: Path) -> None:
-    with machines(count, tmp_path) as made:
+def test_torch_across_machines_equals_the_simulator(tmp_path: Path) -> None:
+    with machines(3, tmp_path) as made:
         check_equal_to_the_simulator(made, torchrun(made, 60))
-
-
-ACCEPT = """
-import socket
-server = socket.create_server(("", 20000))
-print("ready", flush=True)
-connection, _ = server.accept()
-assert len(connection.makefile("rb").read()) == 10**6
-"""
-CONNECT = """
-import socket, sys, time
-began = time.monotonic()
-with socket.create_connection((sys.argv[1], 20000)) as connection:
-    print(time.monotonic() - began)
-    connection.sendall(bytes(10**6))
-"""
-
-
-def test_a_limited_link_delays_and_still_delivers(tmp_path: Path) -> None:
-    with machines(2, tmp_path) as made:
-        for delay in (50, 0):
-            made.limit(rate=100, delay=delay)
-            with subprocess.Popen(made.on(1, sys.executable, "-c", ACCEPT), stdout=subprocess.PIPE) as server:
-                assert server.stdout is not None
-                server.stdout.readline()
-                done = subprocess.run(made.on(0, sys.executable, "-c", CONNECT, made.names[1]), capture_output=True)
-            assert done.returncode == 0, done.stderr
-            assert float(done.stdout) > 2 * delay / 1000  # seconds, there and back
-            assert server.returncode == 0  # it has received everything
 
 
 @LONG
@@ -144,12 +113,11 @@ def test_sites_across_machines_equal_the_simulator_over_ipv6(tmp_path: Path) -> 
 
 @LONG
 @pytest.mark.skipif(shutil.which("iptables") is None, reason="a firewall needs iptables")
-def test_sites_behind_a_firewall_take_part_and_meet_at_a_third_one(tmp_path: Path) -> None:
+def test_a_site_behind_a_firewall_takes_part(tmp_path: Path) -> None:
     with machines(3, tmp_path) as made:
-        for i in (1, 2):
-            made.refuse_connections(i)
+        made.refuse_connections(1)
         addresses = [f"{address(i)}:7400" for i in range(3)]
-        check_sites(made, write_sites(tmp_path, 3, hidden=NAMES[1:3], addresses=addresses))
+        check_sites(made, write_sites(tmp_path, 3, hidden=NAMES[1:2], addresses=addresses))
 
 
 TIMEOUT, SLACK = 4.0, 5.0  # seconds; the slack is for a busy machine
@@ -179,18 +147,9 @@ def check_detection(job: SiteProcesses, fault: Callable[[], object], seconds: fl
     wait_until(lambda: job.train_with(0, 2))
 
 
-@pytest.mark.parametrize("hidden", [(), ("paris",)])
-def test_a_killed_site_is_missed_within_a_second(tmp_path: Path, hidden: Sequence[str]) -> None:
-    with training(tmp_path, hidden) as (_, job):
-        check_detection(job, lambda: job.signal(1, signal.SIGKILL), 1, f"killed, hidden: {hidden}")
-
-
-@LONG
-def test_a_stopped_site_is_missed_after_the_timeout_and_comes_back(tmp_path: Path) -> None:
-    with training(tmp_path) as (_, job):
-        check_detection(job, lambda: job.signal(1, signal.SIGSTOP), TIMEOUT + 1, "stopped")
-        job.signal(1, signal.SIGCONT)
-        wait_until(lambda: job.train_with(0, 1, 2))
+def test_a_killed_site_is_missed_within_a_second(tmp_path: Path) -> None:
+    with training(tmp_path, hidden=("paris",)) as (_, job):
+        check_detection(job, lambda: job.signal(1, signal.SIGKILL), 1, "killed")
 
 
 @LONG

@@ -1,24 +1,20 @@
 """The exchange is a product with W, whatever holds the arrays and however W is stored."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from thread_network import Hub, SurvivingTransport, ThreadTransport, run_threads
+from thread_network import run_threads
 
 from dnasa import topology
 from dnasa.channels import cast, exchange
 from dnasa.channels.exchange import row_bytes
-from dnasa.core import Array, InputError, Messages, MessageSettings, Network, ProcessLost, RunError, Sent
-from dnasa.networks import processes, simulated, torchdist
-from dnasa.networks.groups import GroupTransport
-from dnasa.networks.liveness import Liveness
-from dnasa.networks.sites import SiteTransport
-from dnasa.networks.torchdist import TorchTransport
-from dnasa.networks.transport import Message, SupportsAllReduce, SupportsDuplicate, SupportsShrink, Transport
+from dnasa.core import InputError, Messages, MessageSettings, Network, ProcessLost, Sent
+from dnasa.networks import simulated, torchdist
 from dnasa.topology import Topology
 
 
@@ -149,17 +145,6 @@ def test_bytes_are_those_of_an_all_reduce_where_it_is_one() -> None:
     assert sent(both) == 8 * 7 * 10
 
 
-def test_processes_that_may_be_lost_send_messages_on_the_complete_graph(arrays: list[np.ndarray]) -> None:
-    graph = topology.complete(12)
-
-    def work(network: Network) -> Messages:
-        assert not network.settings.all_reduce
-        return mix(network, arrays[0][..., network.local_nodes.start : network.local_nodes.stop, :])
-
-    joined = np.concatenate([part[0] for part in run_threads(graph, work, 3, survive=True)], axis=-2)
-    np.testing.assert_allclose(joined, np.einsum("ij,...jd->...id", graph.weights, arrays[0]))
-
-
 def test_mean_averages_over_the_nodes(arrays: list[np.ndarray]) -> None:
     np.testing.assert_allclose(simulated.connect(topology.ring(12)).mean(arrays[0]), arrays[0].mean(2))
 
@@ -170,31 +155,6 @@ def test_no_rounds_are_refused() -> None:
 
 
 # ---------------------------------------------------------------- transports and lost processes
-
-
-class Plain:
-    """What every transport has, and no more."""
-
-    rank, carries_cuda, tag, liveness = 0, False, 0, Liveness()
-    nodes: Sequence[range] = [range(3)]
-
-    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> None: ...
-
-    def finish(self, pending: None) -> None: ...
-
-    def sum(self, buffer: Array) -> Array:
-        return buffer
-
-    def allgather_text(self, text: str) -> list[str]:
-        return [text]
-
-
-def test_a_network_offers_what_its_transport_supports() -> None:
-    nodes, hub = [range(3)], Hub(1)
-    made: list[Transport] = [Plain(), ThreadTransport(0, nodes, hub), SurvivingTransport(0, nodes, hub)]
-    networks = [processes.connect(topology.ring(3), transport) for transport in made]
-    assert [network.processes.duplicate is not None for network in networks] == [False, True, True]
-    assert [network.processes.membership.survivors is not None for network in networks] == [False, False, True]
 
 
 def test_after_a_loss_the_graph_of_the_others_is_exact_again() -> None:
@@ -213,32 +173,13 @@ def test_after_a_loss_the_graph_of_the_others_is_exact_again() -> None:
     assert done == [("exact", pytest.approx((0 + 1 + 3 + 4) / 4))] * 4
 
 
-def test_transports_declare_what_they_support() -> None:
-    transports = [TorchTransport, GroupTransport, SiteTransport]
-    assert [issubclass(transport, SupportsDuplicate) for transport in transports] == [True, True, False]
-    assert not any(issubclass(transport, SupportsShrink) for transport in transports)
-    assert [issubclass(transport, SupportsAllReduce) for transport in transports] == [True, False, False]
-
-
-def test_nccl_keeps_torchs_own_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_keeps_its_own_timeout_unless_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = []
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_device", lambda number: None)
     monkeypatch.setattr(torch.distributed, "rendezvous", lambda *_, **__: iter([(torch.distributed.HashStore(), 0, 1)]))
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, timeout, **__: limits.append(timeout))
+    torchdist.start_group(None, "cuda")
     torchdist.start_group(30.0, "cuda")
-    assert limits == [None]
-
-
-class Lost(Liveness):
-    def lost(self, began: float, timeout: float) -> list[int]:
-        return [1, 2]
-
-
-def test_a_wait_ends_when_it_is_done_or_a_process_is_lost() -> None:
-    Lost().wait(lambda: True, 1.0, lambda ranks: pytest.fail(f"{ranks} are lost, and not waited for"))
-    with pytest.raises(ProcessLost, match=r"\[1, 2\]"):
-        Lost().wait(lambda: False, 1.0, lambda ranks: ProcessLost(str(ranks)))
-    with pytest.raises(RunError, match=r"did not answer for 0\.01 s"):
-        Liveness().wait(lambda: False, 0.01, lambda ranks: RunError(""))
+    assert limits == [None, timedelta(seconds=30)]

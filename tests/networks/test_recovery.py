@@ -1,10 +1,12 @@
 """Training that sites leave and join: here each site is a thread with its own connections."""
 
+import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,15 +25,13 @@ from dnasa.engine.recovery import reconnect, surviving, warn_of_changes
 from dnasa.networks import sites as site_engine
 from dnasa.networks import with_timing
 from dnasa.networks.members import Members, SiteState, View
-from dnasa.networks.monitor import Monitor
 from dnasa.networks.processes import Sending
-from dnasa.networks.sites import SiteNetworks, described, leave
+from dnasa.networks.sites import SiteNetworks, described
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
-from dnasa.sites import links
 from dnasa.sites.file import Sites
 from dnasa.sites.keys import make_authority, make_site
-from dnasa.sites.links import GRACE, HEADER, MESSAGE, Key
+from dnasa.sites.links import GRACE
 
 
 class Process:
@@ -52,8 +52,6 @@ class Process:
     def end(self) -> None:
         if self.opt is not None:
             self.opt.node.halt()
-        if self.members.view.number:
-            self.members.monitor.close()
         self.members.mesh.close()
 
 
@@ -81,7 +79,7 @@ def train(
     members: Any = process.members
 
     def complete_or_disturbed() -> bool:
-        return len(opt.nodes) == len(process.sites.sites) or came() or members.monitor.problem is not None
+        return len(opt.nodes) == len(process.sites.sites) or came() or bool(members.changed())
 
     while opt.t < 60:
         if opt.t == leaves_at:
@@ -155,9 +153,7 @@ def test_a_process_with_another_rule_is_refused_and_the_others_continue(tmp_path
     assert [opt.t for opt in opts] == [60, 60]
 
 
-@pytest.mark.parametrize("ends", [True, False])
-def test_solve_continues_without_a_site_that_catches_its_error(tmp_path: Path, ends: bool) -> None:
-    """Whether its script ends then, or does something else."""
+def test_solve_continues_without_a_site_that_catches_its_error(tmp_path: Path) -> None:
     processes = processes_of(tmp_path, 3)
 
     def solve(process: Process) -> Any:
@@ -171,12 +167,12 @@ def test_solve_continues_without_a_site_that_catches_its_error(tmp_path: Path, e
         try:
             return dnasa.solve(problem, process.connect(), "dsgt", eta=0.1, steps=60, evaluate=[20, 60])
         except InputError:
-            return leave(process.members) if ends else None
+            return None
 
     with pytest.warns(UserWarning, match=r"^After step \d+ the run continues without paris: 2 sites\.$"):
         results = [result for result in in_threads(*(lambda p=p: solve(p) for p in processes)) if result]
     with pytest.raises(RunError, match="paris has left the run: Rank 1 stopped at step 29: "):
-        processes[1].members.monitor.note("a network", "a call")
+        processes[1].members.note("a network", "a call")
     assert len(results) == 2
     assert [result.settings["site"] for result in results] == ["berlin", "lyon"]
     assert results[0].history.nodes.tolist() == [3, 2]
@@ -357,24 +353,32 @@ def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_a
 @pytest.mark.parametrize(
     "text", ["[", "[1]", "[1, 2, false, 0, 5]", '["a", 1, false, 0]', "[1000000, 5, false, 0]", "{}"]
 )
-def test_a_process_whose_position_none_can_have_is_left_out(text: str) -> None:
-    accused: list[tuple[int, str]] = []
-    network = Network(
-        2,
-        lambda messages, t: messages,
-        lambda a: a,
-        processes=Processes(
-            allgather_text=lambda own: [own, text],
-            membership=Membership(accuse=lambda *accusation: accused.append(accusation)),
-        ),
-    )
+def test_a_process_whose_position_none_can_have_is_named(text: str) -> None:
+    others = Processes(allgather_text=lambda own: [own, text])
+    network = Network(2, lambda messages, t: messages, lambda a: a, processes=others)
     recovery = Recovery(SimpleNamespace(network=network, t=3), 0)  # type: ignore[arg-type]
-    with pytest.raises(ProcessLost):
+    with pytest.raises(RunError, match=r"^rank 1 is at fault"):
         recovery._positions(network, False)
-    assert [rank for rank, _ in accused] == [1]
 
 
 # ---------------------------------------------------------------- members
+
+
+@contextmanager
+def cut(one: Process, two: Process) -> Iterator[None]:
+    """There is no connection between these two meanwhile."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise TimeoutError
+
+    ends = [one.members.links[two.sites.own], two.members.links[one.sites.own]]
+    for link in ends:
+        link.use = fail  # type: ignore[method-assign]
+        link.break_off()
+    wait_until(lambda: not any(link.connected for link in ends))
+    yield
+    for link in ends:
+        del link.use
 
 
 def views(processes: Iterable[Process]) -> list[list[int]]:
@@ -415,17 +419,13 @@ def test_two_sites_that_cannot_hear_each_other_are_not_in_one_view_until_they_ca
     in_threads(one.connect, two.connect, three.connect)
     for process in (one, two, three):
         process.connection.admit()
-    two.members.links[2].barred = three.members.links[1].barred = "for a while"
-    two.members.links[2].break_off()
-    for members in (two.members, three.members):
-        members.publish()
-    wait_until(lambda: one.members.state(1).accused and one.members.state(2).accused)
-    returned = threading.Thread(target=three.members.meet)
-    returned.start()
-    in_threads(one.members.meet, two.members.meet)
-    assert views((one, two)) == [[0, 1]] * 2
-    assert not one.members.changed()  # the third site does not hear all
-    two.members.links[2].barred = three.members.links[1].barred = ""
+    with cut(two, three):
+        wait_until(lambda: 1 not in one.members.state(2).hears and 2 not in one.members.state(1).hears)
+        returned = threading.Thread(target=three.members.meet)
+        returned.start()
+        in_threads(one.members.meet, two.members.meet)
+        assert views((one, two)) == [[0, 1]] * 2
+        assert not one.members.changed()  # the third site does not hear all
     wait_until(lambda: one.members.changed() and two.members.changed())
     in_threads(one.members.meet, two.members.meet)
     returned.join(PATIENCE)
@@ -456,138 +456,17 @@ def test_two_groups_that_hear_each_other_again_become_one(tmp_path: Path) -> Non
         process.end()
 
 
-@pytest.mark.parametrize("larger", ["one", "others"])
-def test_of_two_views_with_one_number_the_one_with_the_larger_id_is_left(tmp_path: Path, larger: str) -> None:
-    """Two sites that cannot hear each other may both form one, with a third."""
-    processes = one, two, three = processes_of(tmp_path, 3)
-    in_threads(one.connect, two.connect, three.connect)
-    instances = {process.sites.own: process.members.mesh.instance for process in processes}
-    ids = (9, 5) if larger == "one" else (5, 9)
-    for process in processes:
-        process.connection.admit()
-        without = 1 if process is one else 0
-        members = {node: instance for node, instance in instances.items() if node != without}
-        process.members._enter(View(2, ids[process is not one], members))
-
-    def follow(process: Process) -> None:
-        while len(process.members.view.members) < 3:
-            wait_until(process.members.changed)
-            process.members.meet()
-            process.connection.admit()
-
-    in_threads(*(lambda p=p: follow(p) for p in processes))
-    assert views(processes) == [[0, 1, 2]] * 3
-    assert len({process.members.view.id for process in processes}) == 1
-    for process in processes:
-        process.end()
-
-
-def test_messages_that_a_site_does_not_need_any_more_do_not_count_as_wrong_ones(tmp_path: Path) -> None:
-    one, two = processes_of(tmp_path, 2)
-    in_threads(one.connect, two.connect)
-    view = one.members.view.id
-    receive = two.members.mesh.inbox.want(Key(0, view, 0, 1), memoryview(bytearray(8)))
-    link = one.members.links[1]
-    link.outbox += HEADER.pack(MESSAGE, view, 0, 1, 8), bytes(8)
-    link.withdraw()
-    link.wake()
-    wait_until(lambda: not link.outbox)
-    assert not receive.done.is_set()
-    assert not two.members.links[0].barred
-    for process in (one, two):
-        process.end()
-
-
-def test_a_connection_that_this_site_broke_off_does_not_say_that_the_other_has_ended(tmp_path: Path) -> None:
+def test_a_hidden_site_is_gone_if_it_closed_its_connection_and_not_if_this_site_did(tmp_path: Path) -> None:
     one, two = [Process(sites) for sites in local_sites(tmp_path, 2, hidden=("paris",))]
     in_threads(one.connect, two.connect)
-    two.members.links[0].barred = "does not dial again"
     link = one.members.links[1]
-    link.break_off()
-    wait_until(lambda: not link.connected)
-    time.sleep(2 * GRACE)
-    assert not one.members.mesh.gone(1)
-    link.ours = ""  # as if the other side had closed it
-    assert one.members.mesh.gone(1)
+    with cut(one, two):
+        link.ours = "there is a newer one"
+        link.broken -= 2 * GRACE
+        assert not one.members.mesh.gone(1)
+        link.ours = ""  # as if the other side had closed it
+        assert one.members.mesh.gone(1)
     for process in (one, two):
-        process.end()
-
-
-def test_two_sites_do_not_take_each_other_for_dead_when_the_one_between_them_ends(tmp_path: Path) -> None:
-    between, one, two = [Process(sites) for sites in local_sites(tmp_path, 3, hidden=("paris", "lyon"))]
-    in_threads(between.connect, one.connect, two.connect)
-    between.end()
-    relayed = one.members.links[2]
-    assert relayed.connection is not None
-    relayed.connection.shut_down()  # as if the process between them had passed its last bytes on
-    wait_until(lambda: one.members.mesh.gone(0) and two.members.mesh.gone(0))
-    wait_until(lambda: not relayed.connected and not two.members.links[1].connected)
-    time.sleep(2 * GRACE)
-    assert not one.members.mesh.gone(2)
-    assert not two.members.mesh.gone(1)
-    again = Process(between.sites)  # it has not been there all the time
-    wait_until(lambda: one.members.links[0].connected and one.members.links[0].state)
-    one.members.mesh._hearing = lambda *sites: [] if sites else [0]  # type: ignore[method-assign]
-    assert not one.members.mesh.gone(2)
-    for process in (one, two, again):
-        process.end()
-
-
-def test_a_site_whose_process_ends_is_missed_by_one_that_meets_it_at_a_third(tmp_path: Path) -> None:
-    between, one, two = [Process(sites) for sites in local_sites(tmp_path, 3, hidden=("paris", "lyon"))]
-    in_threads(between.connect, one.connect, two.connect)
-    two.end()
-    began = time.monotonic()
-    wait_until(lambda: between.members.mesh.gone(2) and one.members.mesh.gone(2))
-    assert time.monotonic() < began + GRACE + 5
-    for process in (one, between):
-        process.end()
-
-
-def test_who_dials_keeps_a_silent_connection_until_there_is_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, two = [Process(sites) for sites in local_sites(tmp_path, 2, hidden=("paris",))]
-    in_threads(one.connect, two.connect)
-    one.members.mesh._is_dialled_by = lambda site: False  # type: ignore[method-assign]
-    link = two.members.links[0]
-    first, dialled = link.connection, threading.Semaphore(0)
-
-    def fail(*_: Any) -> None:
-        dialled.release()
-        raise TimeoutError
-
-    monkeypatch.setattr(links, "HUSH", -1)  # every connection is silent
-    with monkeypatch.context() as patch:
-        patch.setattr(links, "dial", fail)
-        for _ in range(2):
-            assert dialled.acquire(timeout=PATIENCE)
-        assert link.connection is first
-    wait_until(lambda: link.connection not in (first, None))
-    for process in (one, two):
-        process.end()
-
-
-def test_messages_arrive_once_while_connections_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    processes = one, two = [Process(sites) for sites in local_sites(tmp_path, 2, hidden=("paris",))]
-    networks = in_threads(one.connect, two.connect)
-    monkeypatch.setattr(links, "HUSH", -1)  # who dials replaces a connection that works
-    one.members.mesh._is_dialled_by = lambda site: False  # type: ignore[method-assign]
-    used, end = set[Any](), time.monotonic() + 3
-
-    def exchange(network: Network) -> float:
-        x, k = np.full((1, 10_000), float(network.rank)), 0
-        while network.mean(np.full((1, 1), time.monotonic()))[0] < end:
-            (x,) = network.multiply((x,), k)
-            used.add(two.members.links[0].connection)
-            k += 1
-        return float(x.mean())
-
-    assert in_threads(*(lambda n=n: exchange(n) for n in networks)) == pytest.approx([0.5, 0.5])
-    assert len(used) > 2
-    assert [process.members.view.number for process in processes] == [1, 1]
-    assert not any(link.barred for process in processes for link in process.members.links.values())
-    for process in processes:
         process.end()
 
 
@@ -597,14 +476,13 @@ def test_those_cut_off_from_most_of_the_others_wait(tmp_path: Path) -> None:
     for process in processes:
         process.connection.admit()
     alone, others = processes[0], processes[1:]
-    for link in alone.members.links.values():
-        link.connected, link.quiet = True, 10**6  # nothing comes, and nothing says that the others are gone
-        link.break_off()
-        processes[link.site].members.links[0].barred = "cut off"
-    in_threads(*(process.members.meet for process in others))
-    assert views(others) == [[1, 2]] * 2
-    here = alone.members._here() | {0}
-    assert not alone.members._complete(here, [0])
+    with cut(alone, others[0]), cut(alone, others[1]):
+        for link in alone.members.links.values():
+            link.quiet = 10**6  # nothing comes, and nothing says that the others are gone
+        in_threads(*(process.members.meet for process in others))
+        assert views(others) == [[1, 2]] * 2
+        here = alone.members._here() | {0}
+        assert not alone.members._complete(here, [0])
     for process in processes:
         process.end()
 
@@ -614,16 +492,16 @@ def test_an_exit_waits_for_those_that_end_too(tmp_path: Path) -> None:
     networks = in_threads(one.connect, two.connect)
     for network in networks:
         network.processes.membership.note("step 1")
-    first = threading.Thread(target=leave, args=(one.members,))
+    first = threading.Thread(target=one.members.end)
     first.start()
     time.sleep(0.5)
     assert first.is_alive()
-    leave(two.members)
+    two.members.end()
     first.join(PATIENCE)
 
 
 @pytest.mark.filterwarnings("ignore:After step")
-@pytest.mark.parametrize(("rule", "steps"), [("dnasa", 5), ("adanasa", 5), ("adanasa", 0)])
+@pytest.mark.parametrize(("rule", "steps"), [("dnasa", 5), ("adanasa", 0)])
 def test_the_others_go_on_without_a_site_whose_script_has_ended(tmp_path: Path, rule: str, steps: int) -> None:
     """After some steps, or before it made an optimizer."""
     processes = processes_of(tmp_path, 3)
@@ -631,27 +509,18 @@ def test_the_others_go_on_without_a_site_whose_script_has_ended(tmp_path: Path, 
     def work(process: Process) -> Any:
         network, net = process.connect(), model()
         if process is processes[1] and not steps:
-            return leave(process.members)
+            return process.members.end()
         process.opt = Decentralized(net.parameters(), network, rule)
         while process.opt.t < (steps if process is processes[1] else 20):
             process.opt.zero_grad()
             backward(net, network.rank, process.opt.t)
             process.opt.step()
-        leave(process.members)
+        process.members.end()
         return process.opt.nodes
 
     assert in_threads(*(lambda p=p: work(p) for p in processes)) == [[0, 2], [0, 1, 2] if steps else None, [0, 2]]
     for process in processes:
         process.end()
-
-
-def test_when_all_have_ended_the_next_run_can_use_the_same_addresses(tmp_path: Path) -> None:
-    files = local_sites(tmp_path, 2)
-    for _ in range(2):
-        processes = [Process(sites) for sites in files]
-        assert [network.nodes for network in in_threads(*(process.connect for process in processes))] == [2, 2]
-        for process in processes:
-            process.end()
 
 
 def test_all_sites_must_have_the_same_graph(tmp_path: Path) -> None:
@@ -697,7 +566,7 @@ def test_a_site_that_waits_says_who_is_missing_and_why(tmp_path: Path, monkeypat
     (text,) = (str(warning.message) for warning in warned)
     addresses = [site.address for site in berlin.sites]
     assert f"paris ({addresses[1]}: its certificate is refused: " in text
-    assert "lyon (it has not dialled this site)" in text
+    assert "lyon (it has not dialed this site)" in text
     assert f"oslo ({addresses[3]}: nothing listens there)" in text
     assert "`dnasa sites check` says more" in text
 
@@ -707,85 +576,42 @@ def test_sites_and_nodes_are_equally_many(tmp_path: Path) -> None:
         site_engine.connect(dnasa.topology.ring(3), local_sites(tmp_path, 2)[0], 1, 20.0, None)
 
 
-def test_before_the_optimizer_is_made_a_process_that_joins_cannot_use_the_network() -> None:
-    with pytest.raises(InputError, match="make the optimizer, or call solve, first"):
-        site_engine.refuse(torch.ones(1))
-
-
 # ---------------------------------------------------------------- what others say
 
 
-DAMAGED = [
-    "",
-    "damaged",
-    "[" * 20_000,
-    "null",
-    "3",
-    "[]",
-    "{}",
-    '["a"]',
-    '{"beats": 1, "calls": [], "failure": "", "ended": false}',
-    '{"beats": 1, "calls": {"1 1": 3}, "failure": "", "ended": false}',
-    '{"beats": 1, "calls": {}, "failure": "", "ended": false, "more": 1}',
-]
+def test_sites_that_call_different_things_are_told_so(tmp_path: Path) -> None:
+    processes = one, two = processes_of(tmp_path, 2)
+    in_threads(one.connect, two.connect)
+    one.members.note("a network", "step 7")
+    two.members.note("a network", "averaged()")
+    with pytest.raises(InputError, match=r"berlin is in step 7, paris in averaged\(\)\. .*equally often.*optim\.Join"):
+        wait_until(one.members.check)
+    for process in processes:
+        process.end()
 
 
-def test_a_damaged_report_is_ignored() -> None:
-    texts = ["", '{"beats": 1, "calls": {"1 4": "step 4"}, "failure": "", "ended": false}']
-    good = texts[1]
-    monitor = Monitor(SimpleNamespace(share=lambda report: list(texts)), 0, 2, interval=1000)
-    monitor._beat()
-    for texts[1] in DAMAGED:
-        monitor._beat()
-        assert monitor.problem is None
-        assert monitor.reports[1] is not None
-        assert monitor.reports[1].calls == {"1 4": "step 4"}
-    assert monitor.quiet[1] == len(DAMAGED)
-    texts[1] = good.replace('""', '"out of memory"')
-    monitor._beat()
-    assert isinstance(monitor.problem, RunError)
-    monitor.close()
-
-
-STATE: dict[str, Any] = {
-    "view": [3, 7, {"0": "a", "2": "b"}],
-    "coming": 4,
-    "joining": False,
-    "admits": True,
-    "hears": [0, 2],
-    "report": "",
-    "time": 1.5,
-    "accused": {"1": "it sent numbers that are not finite"},
-}
+STATE: dict[str, Any] = {"view": [3, 7, {"0": "a", "2": "b"}], "coming": 4, "admits": True, "hears": [0, 2]}
 
 
 def test_what_a_site_says_of_itself_is_read() -> None:
-    state = SiteState.parse(STATE)
+    state = SiteState.model_validate_json(json.dumps(STATE))
     assert state.view == (3, 7, {0: "a", 2: "b"})
-    assert state[1:-1] == (4, False, True, frozenset((0, 2)), "", 1.5)
-    assert state.accused == {1: "it sent numbers that are not finite"}
+    assert (state.coming, state.joining, state.admits, state.hears) == (4, False, True, frozenset((0, 2)))
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"view": None},
-        {"view": [1, 2]},
         {"view": [-1, 2, {}]},
-        {"view": [1.5, 2, {}]},
         {"view": [1, 2**64, {}]},
-        {"view": [1, 2, {"x": "a"}]},
-        {"coming": "4"},
-        {"coming": True},
-        {"hears": 3},
-        {"hears": ["a"]},
-        {"time": None},
-        {"accused": [1]},
-        {"accused": {"x": ""}},
         {"view": [1, 2, {"65536": "a"}]},
-        {"coming": 2**63},
+        {"coming": 1.5},
+        {"hears": ["a"]},
+        {"calls": {"1": 1}},
+        {"calls": {"1": "x" * 201}},
     ],
 )
 def test_a_damaged_state_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
-        SiteState.parse(STATE | wrong)
+    with pytest.raises(ValueError, match="SiteState"):
+        SiteState.model_validate_json(json.dumps(STATE | wrong))

@@ -1,7 +1,6 @@
 """Sites that are real processes, and real faults."""
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -38,27 +37,4 @@ def test_a_site_that_was_stopped_comes_back_by_itself(tmp_path: Path) -> None:
         wait_until(lambda: job.train_with(0, 2))
         job.signal(1, signal.SIGCONT)
         wait_until(lambda: job.train_with(0, 1, 2))
-        check_end(job, 3)
-
-
-def test_two_sites_without_an_address_lose_the_one_between_them_and_stay(tmp_path: Path) -> None:
-    with SiteProcesses(tmp_path, 4, {"pace": 0.02}, hidden=["lyon", "oslo"]) as job:
-        wait_until(lambda: job.train_with(0, 1, 2, 3))
-        job.signal(0, signal.SIGKILL)
-        wait_until(lambda: job.train_with(1, 2, 3))
-        assert job.latest().view == 2
-        job.restart(0)
-        wait_until(lambda: job.train_with(0, 1, 2, 3))
-        check_end(job, 4)
-
-
-def test_connections_that_were_shut_down_are_made_again_without_a_loss(tmp_path: Path) -> None:
-    with SiteProcesses(tmp_path, 3, {"pace": 0.02}) as job:
-        wait_until(lambda: job.train_with(0, 1, 2))
-        for site in (0, 1, 2):
-            further = job.progress(site).step + 10
-            job.signal(site, signal.SIGUSR1)
-            while job.progress(site).step < further:
-                time.sleep(0.02)
-        assert job.latest().view == 1
         check_end(job, 3)

@@ -12,7 +12,8 @@ import pytest
 import dnasa
 from dnasa import topology
 from dnasa.core import InputError
-from dnasa.events import KEPT, LOGGER, Events
+from dnasa.events import LOGGER, Events
+from dnasa.events import Events as SiteEvents
 from dnasa.runs.exporter import Exporter
 
 PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(5))
@@ -22,7 +23,6 @@ PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(5)
 def exporter() -> Iterator[Exporter]:
     with Exporter("0") as server:
         yield server
-    KEPT.take("berlin")
 
 
 def get(exporter: Exporter) -> tuple[int, str]:
@@ -45,7 +45,7 @@ def test_metrics_are_those_of_the_events(exporter: Exporter) -> None:
     berlin.write("connected", peer="lyon")
     berlin.write("lost", peer="lyon", step=7)
     for level in (logging.WARNING, logging.DEBUG, logging.DEBUG):  # the log has the first only
-        berlin.warn("refused", "refused 192.0.2.1: revoked", level, address="192.0.2.1", reason="revoked")
+        SiteEvents("berlin").warn("refused", "refused 192.0.2.1: revoked", level, address="192.0.2.1", reason="revoked")
     berlin.write("evaluated", step=8, members=2, bytes=1234, metrics={"test_loss": 0.5})
     status, text = get(exporter)
     found = values(text)

@@ -1,5 +1,6 @@
 """`sites.toml` is read completely or refused in one line that says what to change."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,23 +91,24 @@ MISTAKES = {
     "'r_me' cannot be the name of a site": with_line("r_me = 'x:1'"),
     "'' cannot be the name of a site": with_line("'' = 'x:1'"),
     "rome needs an address with a port from 1 to 65535": with_line("rome = 'x'"),
-    "rome needs an address with a port": with_line("rome = 'x:0'"),
-    "rome needs an address with a": with_line("rome = 'x:65536'"),
-    "rome needs an address with": with_line("rome = 'x:٣'"),
-    "rome needs an address": with_line("rome = 7400"),
-    "rome needs an": with_line("rome = 'x:'"),
-    "rome: put the IPv6 address in brackets": with_line("rome = '2001:db8::8:7400'"),
-    "rome has no valid host": with_line("rome = '[2001:db8::x]:7400'"),
-    "rome has no valid": with_line("rome = '[[::1]]:7400'"),
-    "rome has no": with_line("rome = '[192.0.2.7]:7400'"),
-    "rome has": with_line("rome = ':7400'"),
-    "valid host": with_line("rome = 'a..b:7400'"),
-    "no valid host": with_line("rome = '300.1.1.1:7400'"),
-    "valid host:": with_line("rome = 'a b:7400'"),
+    **{
+        f"rome needs an address with .*, not {re.escape(repr(wrong))}": with_line(f"rome = {wrong!r}")
+        for wrong in (
+            "x:0",
+            "x:65536",
+            "x:٣",
+            7400,
+            "x:",
+            "2001:db8::8:7400",
+            "[2001:db8::x]:7400",
+            ":7400",
+            "a..b:7400",
+        )
+    },
     "nobody can dial 0.0.0.0:7400, the address of rome": with_line("rome = '0.0.0.0:7400'"),
     r"nobody can dial \[::\]:7400": with_line("rome = '[::]:7400'"),
     "listen needs an address with a port": "listen = ''" + GOOD,
-    "no site can be reached: at least one needs an address": "keys = 'keys/berlin'\n[sites]\nberlin = ''\nlyon = ''",
+    "berlin and lyon have no address, so neither can dial the other": "keys = 'keys/berlin'\n[sites]\nberlin = ''\nlyon = ''",
     "must name one of the sites. It names berlin; the sites: paris": "keys = 'keys/berlin'\n[sites]\nparis = 'x:1'",
 }
 

@@ -1,4 +1,4 @@
-"""Sites know each other by certificates: every other machine is refused, whether it dials or is dialled."""
+"""Sites know each other by certificates: every other machine is refused, whether it dials or is dialed."""
 
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -47,10 +47,10 @@ def stranger(protocol: int, chain: bytes | None, key: bytes, folder: Path) -> ss
 
 def accepted(own: Path, chain: bytes | None, key: bytes, scratch: Path) -> tuple[bool, bool]:
     """Whether a site accepts somebody with these certificates who dials it, and whom it dials."""
-    dialled_by = connect(tls.server_context(own), stranger(ssl.PROTOCOL_TLS_CLIENT, chain, key, scratch))
-    dialled = connect(stranger(ssl.PROTOCOL_TLS_SERVER, chain, key, scratch), tls.client_context(own))
-    assert isinstance(dialled_by[0], list) == isinstance(dialled_by[1], list)  # both learn of a refusal
-    return isinstance(dialled_by[0], list), isinstance(dialled[1], list)
+    dialed_by = connect(tls.server_context(own), stranger(ssl.PROTOCOL_TLS_CLIENT, chain, key, scratch))
+    dialed = connect(stranger(ssl.PROTOCOL_TLS_SERVER, chain, key, scratch), tls.client_context(own))
+    assert isinstance(dialed_by[0], list) == isinstance(dialed_by[1], list)  # both learn of a refusal
+    return isinstance(dialed_by[0], list), isinstance(dialed[1], list)
 
 
 def test_sites_of_one_authority_know_each_others_names(folder: Path) -> None:
@@ -81,7 +81,7 @@ STRANGERS = [
 
 
 @pytest.mark.parametrize("kind", STRANGERS)
-def test_strangers_are_refused_whether_they_dial_or_are_dialled(kind: str, folder: Path, tmp_path: Path) -> None:
+def test_strangers_are_refused_whether_they_dial_or_are_dialed(kind: str, folder: Path, tmp_path: Path) -> None:
     authority, site = authority_of(folder), site_of(folder / "paris")
     other = {
         "another authority": lambda: sign("paris", sign("other", ca=True)),

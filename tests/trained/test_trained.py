@@ -22,8 +22,8 @@ from dnasa.cli import app
 from dnasa.comparing import run_table
 from dnasa.core import InputError, Network, ProcessLost
 from dnasa.data import Dataset
+from dnasa.networks import dry_run
 from dnasa.networks.processes import Sending
-from dnasa.runs import dry_run
 from dnasa.runs.result import answered
 from dnasa.tasks.tasks import on_shards
 from dnasa.trained import evaluation, report

@@ -209,7 +209,7 @@ def make_network(
     written = options.rounds or ("1" if options.drop else str(graph.rounds))
     rounds = int(written) if written.isdecimal() else written
     if options.dry_run:
-        from dnasa.runs import dry_run
+        from dnasa.networks import dry_run
 
         names, rank = site_names(options) if options.sites else ([], 0)
         silent = dry_run.connect(graph, rounds, channel, names, rank, options.every)
@@ -219,7 +219,7 @@ def make_network(
         graph,
         engine,
         rounds,
-        options.timeout,
+        options.timeout if engine == "sites" else None,
         options.device,
         channel=channel,
         sites=options.sites,

@@ -153,8 +153,8 @@ class Late(Stepper):
     ):
         self.network, self.sent, self.gradient = network, snapshot.sent, gradient
         clock: Any = network.settings.clock
-        self.link = clock.single_messages(network.nodes)
-        self.compute = clock.links.compute
+        self.link = clock.single_messages()
+        self.compute = clock.compute
         all_nodes, state = range(network.nodes), snapshot.state
         self.nodes = [Node(rule, _row(state, i), make_pairs(network.topology, i, late), steps) for i in all_nodes]
         self.done = self.count = 0  # steps of nodes, and events
@@ -208,15 +208,7 @@ class Late(Stepper):
             size = row_bytes(self.network, offer.messages, 0)
             self.sent.messages += 1
             self.sent.bytes += size
-            seconds, lost = self.link.send(i, j, self.now, size)
-            if lost:
-                self._at(seconds, partial(self._post_again, i, j, offer))
-            else:
-                self._at(seconds, partial(self.arrived, j, i, offer))
-
-    def _post_again(self, i: int, j: int, offer: Offer) -> None:
-        known = self.nodes[i].pairs.unconfirmed
-        self._post(i, [(to, own) for to, own in known if (to, own.number) == (j, offer.number)])
+            self._at(self.link.send(i, j, self.now, size), partial(self.arrived, j, i, offer))
 
     def _at(self, time: float, event: Callable[[], None]) -> None:
         self.count += 1  # events of the same time happen in the order in which they were planned

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
     from dnasa.channels import Codec
     from dnasa.networks.processes import Traffic
+    from dnasa.networks.transport import Transport
     from dnasa.topology import Topology
 
-__all__ = ["ENGINES", "can_survive", "connect", "detect"]
+__all__ = ["ENGINES", "connect", "detect"]
 
 ENGINES = ("simulated", "mpi", "torch", "sites")
 """Exchanges between nodes: in this process, over MPI, over torch.distributed, or between sites over TLS."""
 LONGEST_TIMEOUT = 10_000_000
+SILENCE = 30.0  # seconds after which a site counts as lost
 MPI_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
 
@@ -39,25 +41,6 @@ def _torch_started() -> bool:
     return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
-def can_survive() -> bool:
-    """Whether MPI lets the others continue when a process dies: mpirun --with-ft ulfm says so."""
-    return os.environ.get("OMPI_MCA_mpi_ft_enable") == "1"  # noqa: SIM112 (Open MPI's own name)
-
-
-def prepare_to_survive(timeout: float) -> None:
-    """Open MPI's failure detector is set up when MPI starts, which importing mpi4py.MPI does."""
-    if not can_survive():
-        raise InputError("To survive lost processes, MPI must let them: start with mpirun --with-ft ulfm.")
-    detector = "OMPI_MCA_mpi_ft_detector"
-    settings = {detector: "true", f"{detector}_timeout": f"{timeout:g}", f"{detector}_period": f"{timeout / 10:g}"}
-    if "mpi4py.MPI" in sys.modules and not settings.items() <= os.environ.items():
-        raise InputError(
-            "MPI has started without a failure detector for this timeout: call dnasa.connect(survive=True) before "
-            "mpi4py.MPI is imported, and with the same timeout each time."
-        )
-    os.environ.update(settings)
-
-
 def launched_rank() -> int:
     """This process's number as its launcher gave it; 0 when there is none."""
     names = ("RANK",) if detect() == "torch" else MPI_RANK
@@ -68,11 +51,10 @@ def connect(
     topology: "Topology | str | None" = None,
     engine: str | None = None,
     rounds: int | str | None = None,
-    timeout: float = 30.0,
+    timeout: float | None = None,
     device: str | None = None,
     message_dtype: str | None = None,
     channel: Channel | None = None,
-    survive: bool = False,
     compress: "str | Codec | None" = None,
     site: "ProcessGroup | None" = None,
     sites: str | Path | None = None,
@@ -93,8 +75,8 @@ def connect(
         rounds: Mixing rounds per exchange, or "exact": as many as an exact average needs. On a fixed graph, k of them
             apply the best polynomial of degree k to W; on a changing one, they use k successive graphs; with a channel or on
             a directed graph, W^k. By default 2 on the graph "exact", otherwise 1.
-        timeout: Seconds after which a silent process counts as lost. A thread of each reports that it is there, so slow
-            processes are waited for.
+        timeout: Seconds after which a silent site counts as lost, by default 30; a thread of each reports that it is there, so
+            slow ones are waited for. Over torch.distributed, the timeout of its messages, by default torch's own.
         device: Where the arrays will be, "cpu" or "cuda"; by default on GPUs if every process has one.
         message_dtype: "bfloat16" or "float16": messages in 16 bits.
         channel: A channel from `dnasa.channels`, or your own.
@@ -120,7 +102,7 @@ def connect(
     """
     engine = engine or ("sites" if sites else detect())
     choose("engine", engine, dict.fromkeys(ENGINES))
-    if not 0 < timeout <= LONGEST_TIMEOUT:
+    if timeout is not None and not 0 < timeout <= LONGEST_TIMEOUT:
         raise InputError(
             f"The timeout must be a number of seconds above 0, at most {LONGEST_TIMEOUT:,}, not {timeout}."
         )
@@ -130,13 +112,31 @@ def connect(
         raise InputError("The engine sites needs a file that lists them: sites='sites.toml' (--sites).")
     if site is not None and engine != "torch":
         raise InputError("A site is a process group of torch.distributed: start the processes with torchrun.")
-    if survive and engine not in ("mpi", "sites"):
-        raise InputError(
-            "To survive lost processes, start them with mpirun --with-ft ulfm, or connect them as sites: "
-            "dnasa.connect(graph, sites='sites.toml')."
-        )
     channel = choose_channel(message_dtype, channel, compress)
-    network = _connected(topology, engine, rounds, timeout, device, channel, survive, site, sites, every, traffic)
+
+    def graph(nodes: int) -> Any:
+        return _graph(topology, nodes, channel)
+
+    if engine == "simulated":
+        from dnasa.networks import simulated
+
+        network = simulated.connect(graph(1), rounds, channel, every)
+    elif engine == "sites":
+        from dnasa.networks import sites as engine_of_sites
+        from dnasa.sites.file import read_sites
+
+        listed = read_sites(sites)  # type: ignore[arg-type]
+        network = engine_of_sites.connect(
+            graph(len(listed.sites)), listed, rounds, timeout or SILENCE, channel, every, traffic
+        )
+    else:
+        from dnasa.networks import processes
+
+        count, transport = _launched(engine, timeout, device, site)
+        whole_graph = graph(count)
+        network = processes.connect(whole_graph, transport(whole_graph.nodes), rounds, channel, every)
+    if engine != "simulated":
+        _exit_together(engine)  # after torch has set its own excepthook
     return with_timing(network, late, overlap, clock)
 
 
@@ -155,71 +155,24 @@ def with_timing(
     return with_clock(network, clock)
 
 
-def _connected(
-    topology: Any,
-    engine: str,
-    rounds: int | str | None,
-    timeout: float,
-    device: str | None,
-    channel: Channel | None,
-    survive: bool,
-    site: Any,
-    sites: Any,
-    every: int,
-    traffic: "Traffic | None",
-) -> Network:
-    if engine == "simulated":
-        from dnasa.networks import simulated
+def _launched(
+    engine: str, timeout: float | None, device: str | None, site: "ProcessGroup | None"
+) -> "tuple[int, Callable[[int], Transport]]":
+    """The number of processes, or of groups of them that hold one node together; and what makes the transport for n nodes."""
+    from dnasa.networks.processes import blocks
 
-        return simulated.connect(_graph(topology, lambda: 1, channel), rounds, channel, every)
     if engine == "mpi":
-        if survive:
-            prepare_to_survive(timeout)
         from dnasa.networks import mpi
 
         _exit_together(engine)
-        return mpi.connect(_graph(topology, mpi.world_size, channel), rounds, timeout, channel, survive, every)
-    if engine == "torch":
-        network = _over_torch(topology, rounds, timeout, device, channel, site, every)
-    else:
-        network = _between_sites(topology, sites, rounds, timeout, channel, every, traffic)
-    _exit_together(engine)  # after torch has set its own excepthook
-    return network
-
-
-def _over_torch(
-    topology: Any,
-    rounds: int | str | None,
-    timeout: float,
-    device: str | None,
-    channel: Channel | None,
-    site: Any,
-    every: int,
-) -> Network:
+        return mpi.world_size(), lambda nodes: mpi.MPITransport(blocks(nodes, mpi.world_size()))
     with needed_by("The engine torch"):
         from dnasa.networks import groups, torchdist
     if site is not None:
-        members = groups.find_groups(site, timeout)
-        return groups.connect(_graph(topology, lambda: len(members), channel), members, timeout, rounds, channel, every)
-    graph = _graph(topology, lambda: torchdist.world_size(timeout, device), channel)
-    return torchdist.connect(graph, rounds, timeout, device, channel, every)
-
-
-def _between_sites(
-    topology: Any,
-    file: Any,
-    rounds: int | str | None,
-    timeout: float,
-    channel: Channel | None,
-    every: int,
-    traffic: "Traffic | None",
-) -> Network:
-    from dnasa.networks import sites
-    from dnasa.sites.file import read_sites
-
-    given = read_sites(file)
-    graph = _graph(topology, lambda: len(given.sites), channel)
-    return sites.connect(graph, given, rounds, timeout, channel, every, traffic)
+        members = groups.find_groups(site)
+        return len(members), lambda nodes: groups.GroupTransport(members, blocks(nodes, len(members)))
+    count = torchdist.world_size(timeout, device)
+    return count, lambda nodes: torchdist.TorchTransport(blocks(nodes, count))
 
 
 def choose_channel(
@@ -248,12 +201,12 @@ def _exit_together(engine: str) -> None:
     sys.excepthook = report_and_exit
 
 
-def _graph(topology: Any, processes: Callable[[], int], channel: Channel | None) -> Any:
+def _graph(topology: Any, nodes: int, channel: Channel | None) -> Any:
     if topology is not None and not isinstance(topology, str):
         return topology
     from dnasa.topology import default, make
 
-    return make(topology, processes()) if topology else default(processes(), channel=channel)
+    return make(topology, nodes) if topology else default(nodes, channel=channel)
 
 
 def terminate(engine: str, code: int) -> None:

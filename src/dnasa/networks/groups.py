@@ -10,15 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from dnasa.arrays import crc32
-from dnasa.core import Array, Channel, InputError, Network, RunError, first_line
-from dnasa.networks import processes
+from dnasa.core import Array, InputError, RunError, first_line
 from dnasa.networks.torchdist import TorchTransport, as_tensor
-from dnasa.networks.transport import Message
-from dnasa.topology import Topology
+from dnasa.networks.transport import Message, Transport
 
 CHECKED = 2  # exchanges; the first gradient is in one of them
 DIFFERENT = (
@@ -27,7 +26,7 @@ DIFFERENT = (
 )
 
 
-def find_groups(site: Any, timeout: float) -> list[list[int]]:
+def find_groups(site: Any) -> list[list[int]]:
     """The ranks of all sites, where `site` is the process group of this process's own."""
     if not dist.is_initialized():
         raise InputError(
@@ -35,41 +34,24 @@ def find_groups(site: Any, timeout: float) -> list[list[int]]:
             "site, _ = torch.distributed.new_subgroups(group_size=...)."
         )
     own = sorted(dist.get_process_group_ranks(site)) if isinstance(site, dist.ProcessGroup) else []
-    texts = TorchTransport((), timeout).allgather_text(json.dumps({"site": own}))
+    texts = TorchTransport(()).allgather_text(json.dumps({"site": own}))
     everyone = [json.loads(text)["site"] or [] for text in texts]
     if any(rank not in ranks or everyone[ranks[0]] != ranks for rank, ranks in enumerate(everyone)):
         raise InputError(f"Every process must be in one site, the same for all of its processes; they gave {everyone}.")
     return sorted({ranks[0]: ranks for ranks in everyone}.values())
 
 
-def connect(
-    topology: Topology,
-    sites: list[list[int]],
-    timeout: float,
-    rounds: int | str | None = None,
-    channel: Channel | None = None,
-    every: int = 1,
-) -> Network:
-    """The network of these sites; its `rank` is the number of this process's site."""
-    transport = GroupTransport(sites, processes.blocks(topology.nodes, len(sites)), timeout)
-    processes.agree_on_network(transport, topology, rounds, channel, every, timeout=timeout)
-    return processes.connect(topology, transport, rounds, channel, every)
-
-
-class GroupTransport:
+class GroupTransport(Transport):
     """Messages between the first processes of the sites, and from each of them to the others of its site."""
 
-    def __init__(self, sites: list[list[int]], nodes: Sequence[range], timeout: float):
+    def __init__(self, sites: list[list[int]], nodes: Sequence[range]):
+        super().__init__(next(i for i, ranks in enumerate(sites) if dist.get_rank() in ranks), nodes)
         self.sites = sites
-        self.nodes = nodes
         self.unchecked = CHECKED
-        self.rank = next(i for i, ranks in enumerate(sites) if dist.get_rank() in ranks)
         self.first = sites[self.rank][0]
         self.is_first = dist.get_rank() == self.first
-        self.across = TorchTransport(nodes, timeout, [ranks[0] for ranks in sites])
+        self.across = TorchTransport(nodes, [ranks[0] for ranks in sites])
         self.within, _ = dist.new_subgroups_by_enumeration(sites)  # a group of our own: DDP may be using the user's
-        self.tag = self.across.tag
-        self.liveness = self.across.liveness
         self.carries_cuda = self.across.carries_cuda
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any:
@@ -91,12 +73,12 @@ class GroupTransport:
             as_tensor(buffer).zero_()
         return self.across.sum(buffer)
 
-    def allgather_text(self, text: str) -> list[str]:
-        """The texts of all processes of all sites."""
-        return self.across.allgather_text(text)
+    def gather(self, own: np.ndarray) -> np.ndarray:
+        """The arrays of all processes of all sites."""
+        return self.across.gather(own)
 
     def duplicate(self) -> "GroupTransport":
-        return GroupTransport(self.sites, self.nodes, self.across.timeout)
+        return GroupTransport(self.sites, self.nodes)
 
     def _check_equal(self, sends: Sequence[Message]) -> None:
         own = crc32(*(buffer for _, buffer in sends))

@@ -6,41 +6,44 @@ view; the others see that and come too. As soon as every member of the last view
 timeout, the first of those who came closes the list, and the others take it over from its state. Two sites that cannot
 hear each other are never in one view: the later of them stays outside until they can. Sites that are cut off from most of the
 others wait until they are back.
-
-A site accuses another that sends what it must not send, and does not hear it any more. Of two sites that do not hear each
-other, the one stays outside that does not hear more of the others, or has accused more sites so far; then the accused one, then
-the later one. So a site whose neighbours accuse it is left out, whomever it accuses. One that accuses others falsely can push
-out one of them; with the second it goes itself.
 """
 
 import random
 import time
 import warnings
-from collections.abc import Container, Iterable
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, NamedTuple
 
-from dnasa.core import InputError, ProcessLost, RunError, first_line
-from dnasa.networks.monitor import Monitor
+from pydantic import BaseModel, Field
+
+from dnasa.core import InputError, ProcessLost, RunError
 from dnasa.networks.processes import Traffic
 from dnasa.sites.file import Sites
 from dnasa.sites.links import Link, Mesh
 
-FURTHEST = 10**6  # numbers by which another site's views may be ahead
-REASON = 200  # characters of an accusation
+RECENT = 32  # calls that a state names; neighbours are never that many calls apart
 PATIENCE = 20  # how many timeouts a site that wants to join waits for the others
 SOON = 10.0  # seconds after which a site that waits for the others to start says why
-CHANGED = "The members of this network have changed: the current one is optimizer.network."
+REMEDY = (
+    "Every process must call step(), averaged() and consensus() equally often: give all of them the same number of "
+    "batches, or train inside dnasa.optim.Join; an error that one of them catches leaves out its call."
+)
+
+Number = Annotated[int, Field(ge=0, lt=2**64)]
+Node = Annotated[int, Field(ge=0, lt=2**16)]
+Word = Annotated[str, Field(max_length=200)]
 
 
 class View(NamedTuple):
     """A list of members: the process of each node that takes part. Views of one number with different ids are different."""
 
-    number: int = 0
-    id: int = 0
-    members: dict[int, str] = {}  # noqa: RUF012 (never changed)
+    number: Number = 0
+    id: Number = 0
+    members: dict[Node, Word] = {}  # noqa: RUF012 (never changed)
 
 
-class SiteState(NamedTuple):
+class SiteState(BaseModel):
     """What a site says of itself.
 
     Attributes:
@@ -49,39 +52,20 @@ class SiteState(NamedTuple):
         joining: Whether it needs the model of the others.
         admits: Whether others may join.
         hears: The sites it is connected with.
-        report: What its process is doing (`ProcessReport`), as text.
-        accused: The sites that it bars, and why.
+        calls: Its recent calls that all members make together, by network and number.
+        ended: Whether its script has ended.
     """
 
-    view: View
-    coming: int = 0
+    view: View = View()
+    coming: Number = 0
     joining: bool = False
     admits: bool = False
-    hears: frozenset[int] = frozenset()
-    report: str = ""
-    time: float = 0.0
-    accused: dict[int, str] = {}  # noqa: RUF012 (never changed)
-
-    @classmethod
-    def parse(cls, given: Any, sites: int = 2**16, furthest: int = 2**63) -> "SiteState":
-        """Check the state of another of so many sites, with views up to this number; raises an error if it is not one."""
-        number, identity, members = given["view"]
-        nodes = {_number(int(node), sites): str(name)[:64] for node, name in members.items()}
-        view = View(_number(number, furthest), _number(identity), nodes)
-        hears = frozenset(_number(node, sites) for node in given["hears"])
-        accused = {_number(int(node), sites): str(why)[:REASON] for node, why in given["accused"].items()}
-        flags = bool(given["joining"]), bool(given["admits"])
-        coming, report = _number(given["coming"], furthest), str(given["report"])
-        return cls(view, coming, *flags, hears, report, float(given["time"]), accused)
+    hears: frozenset[Node] = frozenset()
+    calls: dict[Word, Word] = {}
+    ended: bool = False
 
 
-def _number(value: Any, limit: int = 2**64) -> int:
-    if type(value) is not int or not 0 <= value < limit:
-        raise ValueError(f"{value!s:.30} is not a number below {limit}")
-    return value
-
-
-NOTHING = SiteState(View())
+NOTHING = SiteState()
 
 
 class Members:
@@ -90,12 +74,13 @@ class Members:
     def __init__(self, sites: Sites, run: str, timeout: float, traffic: Traffic | None = None):
         self.node, self.timeout = sites.own, timeout
         self.view = View()
-        self.coming, self.joining, self.admits = 1, False, False
+        self.coming, self.joining, self.admits, self.ended = 1, False, False, False
         self.returned = False  # from outside, since the last view
+        self.left = ""  # why this site has left the run
         self.began = 0.0  # to meet
-        self.report = ""
-        self.charges: dict[int, set[int]] = {}  # the sites that each site has accused so far
-        self._monitor: SitesMonitor | None = None
+        self.counts: Counter[str] = Counter()  # calls of each network in this view
+        self.calls: dict[str, str] = {}
+        self.warned = False
         self.traffic = traffic or Traffic()
         self.mesh = Mesh(sites, run, self._described, self._parsed, self._told)
         self.publish = self.mesh.publish
@@ -105,20 +90,15 @@ class Members:
     def links(self) -> dict[int, Link]:
         return self.mesh.links
 
-    def _described(self) -> dict[str, Any]:
-        return {
-            "view": self.view,
-            "coming": self.coming,
-            "joining": self.joining,
-            "admits": self.admits,
-            "hears": sorted(self._heard()),
-            "report": self.report,
-            "accused": self._accused(self.node),
-        }
+    def _described(self) -> str:
+        own = {name: getattr(self, name) for name in SiteState.model_fields if name != "hears"}
+        return SiteState(**own, hears=frozenset(self._heard())).model_dump_json()
 
-    def _parsed(self, given: Any) -> SiteState:
-        own = max(self.view.number, self.coming)
-        return SiteState.parse(given, len(self.links) + 1, own + FURTHEST if self.view.number else 2**63)
+    def _parsed(self, text: bytes) -> SiteState:
+        state = SiteState.model_validate_json(text)
+        if max([*state.view.members, *state.hears], default=0) > len(self.links):
+            raise ValueError("there are not so many sites")
+        return state
 
     def _told(self, kind: str, node: int, size: int) -> None:
         self.traffic.add(kind, node, (), size)
@@ -126,10 +106,14 @@ class Members:
     def name(self, node: int) -> str:
         return self.mesh.sites.sites[node].name
 
+    @property
+    def rank(self) -> int:
+        return sorted(self.view.members).index(self.node)
+
     # ------------------------------------------------------------ what the others say
 
     def _heard(self) -> set[int]:
-        known = {node for node, link in self.links.items() if link.connected and not link.barred}
+        known = [node for node, link in self.links.items() if link.connected]
         return {node for node in known if not self.mesh.silent(node, self.timeout)}
 
     def state(self, node: int) -> SiteState:
@@ -141,23 +125,87 @@ class Members:
     def _states(self) -> dict[int, SiteState]:
         return {node: self.state(node) for node in self._heard()}
 
-    def _accused(self, node: int) -> dict[int, str]:
-        if node != self.node:
-            return self.state(node).accused
-        return {other: link.barred[:REASON] for other, link in self.links.items() if link.barred}
-
-    def _views(self, without: Container[int] = ()) -> list[View]:
+    def _views(self) -> list[View]:
         """The views of other sites, the latest last; of two with one number, the one with the larger id counts."""
-        views = (state.view for node, state in self._states().items() if node not in without)
-        return sorted(views, key=lambda view: view[:2])
+        return sorted((state.view for state in self._states().values()), key=lambda view: view[:2])
 
     def _includes(self, view: View) -> bool:
         return view.members.get(self.node) == self.mesh.instance
+
+    def _others(self) -> Iterator[tuple[int, SiteState]]:
+        """The other members, and what their processes say."""
+        for node, instance in self.view.members.items():
+            if node != self.node:
+                yield node, self.state(node) if self._instance(node) == instance else NOTHING
 
     def started(self) -> bool:
         """Whether others are in a view without this process."""
         latest = self._views()[-1:]
         return bool(latest and latest[0].number and not self._includes(latest[0]))
+
+    # ------------------------------------------------------------ calls that all members make together
+
+    def note(self, network: str, call: str) -> None:
+        """This process now makes the next call of that network; all members must make the same one."""
+        self.counts[network] += 1
+        recent = [*self.calls.items(), (f"{network} {self.counts[network]}", call)]
+        self.calls = dict(recent[-RECENT:])
+        self.check(waiting=False)
+
+    def next_call(self, network: str) -> str:
+        """The call of the others after this process's last one; empty as long as there is none."""
+        key = f"{network} {self.counts[network] + 1}"
+        return next((state.calls[key] for _, state in self._others() if key in state.calls), "")
+
+    def check(self, began: float | None = None, waiting: bool = True) -> None:
+        """Raise an error if the members must meet, or one was silent for the timeout since a wait began."""
+        self._raise_fault()
+        if self.mesh.closed.is_set():
+            raise ProcessLost(f"{self.name(self.node)} has left the run.")
+        if why := self.changed(waiting):
+            raise ProcessLost(f"The members must meet: {why}.")
+        for node, state in self._others():
+            self._compare_calls(node, state.calls)
+        if began is None or time.monotonic() <= began + self.timeout:
+            return
+        running = [node for node, state in self._others() if not state.ended]
+        if lost := [self.name(node) for node in running if self.mesh.silent(node, self.timeout)]:
+            raise ProcessLost(f"No answer from {', '.join(lost)}: nothing came for {self.timeout:g} s.")
+        if not self.warned:
+            self.warned, others = True, ", ".join(map(self.name, running))
+            warnings.warn(f"{self.name(self.node)} has waited {self.timeout:g} s for {others}.", stacklevel=2)
+
+    def _compare_calls(self, node: int, theirs: dict[str, str]) -> None:
+        for key in self.calls.keys() & theirs.keys():
+            if self.calls[key] != theirs[key]:
+                raise InputError(
+                    f"The sites call different things: {self.name(self.node)} is in {self.calls[key]}, {self.name(node)} "
+                    f"in {theirs[key]}. {REMEDY}"
+                )
+
+    def _raise_fault(self) -> None:
+        if self.mesh.fault or self.left:
+            raise RunError(self.mesh.fault or self.left)
+
+    def leave(self, reason: str) -> None:
+        """Leave the run; the others go on."""
+        self.left = f"{self.name(self.node)} has left the run: {reason}"
+        self.mesh.drain()
+        self.mesh.close()
+
+    def end(self) -> None:
+        """Wait until all have ended, or somebody is lost or sends more: to a process still communicating, an exit is a loss."""
+        if self.view.number:
+            self.ended = True
+            self.publish()
+            while not (self.mesh.fault or self.left or self.changed() or self.mesh.inbox.early or self._all_ended()):
+                time.sleep(0.1)
+        self.mesh.drain()
+        self.mesh.close()
+
+    def _all_ended(self) -> bool:
+        mesh = self.mesh
+        return all(state.ended or mesh.gone(node) or mesh.silent(node, self.timeout) for node, state in self._others())
 
     # ------------------------------------------------------------ changes
 
@@ -168,7 +216,8 @@ class Members:
                 continue
             state = self.state(node)
             if self._instance(node) != instance or self.mesh.gone(node):
-                if waiting or not self._ended(node, instance):
+                ended = self._instance(node) == instance and state.ended
+                if waiting or not ended:
                     return f"{self.name(node)} is gone"
             elif state.coming > self.view.number or state.view[:2] > self.view[:2]:
                 return f"{self.name(node)} calls the others together"
@@ -177,10 +226,6 @@ class Members:
         if self.admits and any(self._may_join(node) for node in self._heard() - self.view.members.keys()):
             return "another site wants to join"
         return ""
-
-    def _ended(self, node: int, instance: str) -> bool:
-        """Whether the process of a member has finished its script, and said so."""
-        return self._instance(node) == instance and self._monitor is not None and self._monitor.has_ended(node)
 
     def _may_join(self, node: int) -> bool:
         """Whether that site wants to join, and hears all members."""
@@ -219,11 +264,13 @@ class Members:
                 f"have begun to train. {self._missing()}"
             )
 
-    def _meet(self, going: Any, what: str) -> bool:
+    def _meet(self, going: Callable[[], bool], what: str) -> bool:
         self.began, told = time.monotonic(), ""
         due = self.began + (self.timeout if self.view.number else min(SOON, self.timeout))
         while going():
-            self._raise_conflict()
+            self._raise_fault()
+            if self.mesh.conflicts and not self.view.number:
+                raise InputError(next(iter(self.mesh.conflicts.values())))
             self.publish()
             view = self._offered() or self._formed()
             if view is not None:
@@ -250,17 +297,12 @@ class Members:
         link, address = self.links[node], self.mesh.sites.sites[node].address
         if link.connected:
             return "connected, and not ready yet"
-        reason = link.barred or link.problem or "not connected yet"
+        reason = link.problem or "not connected yet"
         return f"{address}: {reason}" if address else reason
-
-    def _raise_conflict(self) -> None:
-        if self.mesh.conflicts and not self.view.number:
-            raise InputError(next(iter(self.mesh.conflicts.values())))
 
     def _offered(self) -> View | None:
         """A view that others have formed with this process. If they formed one without it, it wants to join the next."""
-        out = self._left_out(self._here() | {self.node})
-        offered = [view for view in self._views(without=out) if view[:2] > self.view[:2]]
+        offered = [view for view in self._views() if view[:2] > self.view[:2]]
         if offered and self._includes(offered[-1]):
             return offered[-1]
         if offered and self.view.number:
@@ -293,143 +335,39 @@ class Members:
         return View(self.coming, random.getrandbits(63), {node: self._instance(node) for node in members})
 
     def _mutual(self, here: Iterable[int]) -> list[int]:
-        """The sites that all hear each other, after those with the most conflicts have left one by one."""
+        """The sites that all hear each other, after those that hear the fewest have left one by one."""
         heard = {node: self._heard() if node == self.node else self.state(node).hears for node in here}
-        members, accused = sorted(here), {node: self._charged(node) for node in here}
+        members = sorted(here)
 
-        def strangers(node: int) -> set[int]:
-            return {m for m in members if m != node and not (m in heard[node] and node in heard[m])}
-
-        def conflicts(node: int) -> tuple[int, int, int]:
-            return len(strangers(node) | self.charges[node]), sum(node in accused[m] for m in members), node
+        def strangers(node: int) -> list[int]:
+            return [m for m in members if m != node and not (m in heard[node] and node in heard[m])]
 
         while divided := list(filter(strangers, members)):
-            members.remove(max(divided, key=conflicts))
+            members.remove(max(divided, key=lambda node: (len(strangers(node)), node)))
         return members
-
-    def _charged(self, node: int) -> dict[int, str]:
-        """The sites that this one accuses; each accusation is logged and remembered."""
-        accused, known = self._accused(node), self.charges.setdefault(node, set())
-        for other in accused.keys() - known - {node}:
-            known.add(other)
-            accuser, peer, reason = self.name(node), self.name(other), accused[other]
-            line = f"{accuser} accuses {peer}: {reason}"
-            self.mesh.events.warn("accused", line, accuser=accuser, peer=peer, reason=reason)
-        return accused
-
-    def _left_out(self, here: set[int]) -> set[int]:
-        """The sites that others here accuse, and that have no place among them."""
-        accused = {other for node in here for other in self._accused(node)}
-        return accused - set(self._mutual(here | accused)) if accused else set()
 
     def _complete(self, here: set[int], members: list[int]) -> bool:
         if not self.view.number:
             return len(members) == len(self.links) + 1
         left = {node for node, instance in self.view.members.items() if not self._is_gone(node, instance)}
-        out = self._left_out(here)
-        absent = left - here - {self.node} - out
         present = left & set(members)
-        if left & here - present - out and time.monotonic() < self.began + self.timeout / 2:
-            return False  # two of them may hear each other again soon: who passed their bytes on may be gone
+        if left & here - present and time.monotonic() < self.began + self.timeout / 2:
+            return False  # two of them may hear each other again soon
         most = 2 * len(present) > len(left) or (2 * len(present) == len(left) and min(left) in present)
-        settled = all(self.mesh.silent(node, self.timeout) for node in absent)
-        return settled and most and not self._defers(here, left, out)
+        settled = all(self.mesh.silent(node, self.timeout) for node in left - here)
+        return settled and most and not self._defers(here, left)
 
-    def _defers(self, here: set[int], left: set[int], out: set[int]) -> bool:
+    def _defers(self, here: set[int], left: set[int]) -> bool:
         """Whether most of the others hear an earlier member, which this one does not hear: it closes the list."""
         heard = [self.state(node).hears for node in here - {self.node}]
-        earlier = [node for node in left - here - out if node < self.node]
+        earlier = [node for node in left - here if node < self.node]
         return any(2 * (1 + sum(node in hears for hears in heard)) > len(left) for node in earlier)
 
     def _is_gone(self, node: int, instance: str) -> bool:
         return node != self.node and (self._instance(node) != instance or self.mesh.gone(node))
 
     def _enter(self, view: View) -> None:
-        previous = self._monitor
         self.view, self.coming, self.joining = view, view.number, False
+        self.counts, self.calls, self.warned = Counter(), {}, False
         self.mesh.enter(view.id)
-        self._monitor = SitesMonitor(self)
         self.publish()
-        if previous is not None:
-            previous.close()
-            previous.problem = RunError(CHANGED)
-
-    @property
-    def rank(self) -> int:
-        return sorted(self.view.members).index(self.node)
-
-    @property
-    def monitor(self) -> "SitesMonitor":
-        """The monitor of the current view."""
-        assert self._monitor is not None, "Only a member has a monitor."
-        return self._monitor
-
-
-class SitesMonitor(Monitor):
-    """A monitor of the members of one view that also notices when they must meet."""
-
-    def __init__(self, members: Members):
-        self.members, self.nodes = members, sorted(members.view.members)
-        super().__init__(self, members.rank, len(self.nodes))
-
-    def name(self, rank: int) -> str:
-        return self.members.name(self.nodes[rank])
-
-    def share(self, report: str) -> list[str]:
-        """Publish this report; returns those of all members."""
-        members = self.members
-        if not self.stop.is_set():
-            members.report = report
-            members.publish()
-        return ["" if node == members.node else members.state(node).report for node in self.nodes]
-
-    def fail(self, reason: str) -> None:
-        """The others go on without this process."""
-
-    def diagnose(self) -> None:
-        """Do nothing: sites go on without one that is lost."""
-
-    def end(self) -> None:
-        """The others go on without this process."""
-        self.ended = True
-        self._beat()
-
-    def silent(self, rank: int, timeout: float) -> bool:
-        return self.members.mesh.silent(self.nodes[rank], timeout)
-
-    def has_ended(self, node: int) -> bool:
-        return self._has_ended(self.nodes.index(node))
-
-    def others_ended(self) -> bool:
-        others = [rank for rank in range(len(self.reports)) if rank != self.rank]
-        return all(self._has_ended(rank) or self._away(rank) for rank in others)
-
-    def _away(self, rank: int) -> bool:
-        return self.members.mesh.gone(self.nodes[rank]) or self.silent(rank, self.members.timeout)
-
-    def others_call(self, network: str) -> str:
-        """The call of the others after this process's last one; empty as long as there is none."""
-        key = f"{network} {self.counts.get(network, 0) + 1}"
-        return next((report.calls[key] for report in self.reports if report and key in report.calls), "")
-
-    def _find_problem(self, calls: dict[str, str]) -> Exception | None:
-        """If most members make this process's calls, accuse the others; what else they report does not stop this process."""
-        others = {self.nodes[rank]: (rank, report) for rank, report in enumerate(self.reports) if report}
-        wrong = {node: error for node, other in others.items() if (error := self._difference(calls, *other))}
-        if 2 * len(wrong) >= len(self.nodes):
-            return next(iter(wrong.values()))
-        for node, error in wrong.items():
-            self.members.mesh.accuse(node, first_line(error))
-        return None
-
-    def lost(self, began: float, timeout: float) -> list[int]:
-        self._look(waiting=True)
-        return super().lost(began, timeout)
-
-    def _beat(self) -> None:
-        super()._beat()
-        self._look()
-
-    def _look(self, waiting: bool = False) -> None:
-        if self.problem is None and (why := self.members.changed(waiting)):
-            self.problem = ProcessLost(f"The members must meet: {why}.")

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, contiguous
-from dnasa.core import Array, Channel, InputError, Membership, Messages, MessageSettings, Network, Processes, whole
+from dnasa.core import Array, Channel, InputError, Messages, MessageSettings, Network, Processes, whole
 from dnasa.networks.buffers import Arrays, Buffers, Routes, described
 from dnasa.networks.simulated import Product, dense_if_small, exchanges, product, split, suits_all_reduce, turns
-from dnasa.networks.transport import SupportsAllReduce, SupportsDuplicate, SupportsInspect, SupportsShrink, Transport
-from dnasa.topology import Topology, count_rounds, without
+from dnasa.networks.transport import Transport
+from dnasa.topology import Topology, count_rounds
 from dnasa.topology.types import checksum
 
 Sum = Callable[[Array], Array]  # over all processes, of an array that it may overwrite
@@ -73,11 +73,10 @@ def connect(
     rounds: int | str | None = None,
     channel: Channel | None = None,
     every: int = 1,
-    traffic: Traffic | None = None,
 ) -> Network:
-    """The network of the processes between which the transport carries messages."""
-    every = whole("every", every)
-    return ProcessNetwork(topology, transport, rounds, channel, every, traffic or Traffic()).network()
+    """The network of the processes between which the transport carries messages; all must have the same settings."""
+    agree(transport, {"the network": network_text(topology, rounds, channel, every)})
+    return ProcessNetwork(topology, transport, rounds, channel, every, Traffic()).network()
 
 
 def network_text(topology: Topology, rounds: int | str | None, channel: Channel | None, every: int) -> str:
@@ -104,17 +103,6 @@ def consecutive(sizes: Sequence[int]) -> list[range]:
     return [range(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
-def remaining(topology: Topology, before: Sequence[int], after: Sequence[int]) -> Topology:
-    """The graph of the nodes `after`, where `topology` is that of the nodes `before`."""
-    lost = [row for row, node in enumerate(before) if node not in after]
-    return without(topology, lost) if lost else topology
-
-
-def numbers(nodes: Sequence[range]) -> list[int]:
-    """The nodes of all processes, in order."""
-    return [node for block in nodes for node in block]
-
-
 @dataclass
 class ProcessNetwork:
     """The product with W and the mean over a transport; buffers are reused from step to step."""
@@ -127,6 +115,7 @@ class ProcessNetwork:
     traffic: Traffic
 
     def __post_init__(self) -> None:
+        self.every = whole("every", self.every)
         self.count, self.graphs = exchanges(self.topology, self.rounds, self.channel)
         self.shares = consecutive([len(block) for block in self.transport.nodes])  # rows of W
         self.rows = self.shares[self.transport.rank]
@@ -134,48 +123,31 @@ class ProcessNetwork:
         self.average = self._average() if suits_all_reduce(self.topology, self.channel) else None
 
     def _average(self) -> Callable[[Array], Array] | None:
-        """The mean by an all-reduce; None where processes may be lost, since a sum that has begun cannot be given up."""
-        transport = self.transport
-        if isinstance(transport, SupportsShrink) or not isinstance(transport, SupportsAllReduce):
-            return None
-        return partial(self._mean, add=transport.all_reduce())
+        """The mean by an all-reduce, if the transport has one."""
+        add = self.transport.all_reduce()
+        return None if add is None else partial(self._mean, add=add)
 
     def network(self) -> Network:
-        transport = self.transport
         return Network(
             self.topology.nodes,
             lambda messages, k: self.at(k)(messages),
             self.mean,
             self.topology,
             MessageSettings(self.count, self.every, self.channel, all_reduce=self.average is not None),
-            self._processes(transport),
+            self._processes(),
             self.at,
         )
 
-    def _processes(self, transport: Transport) -> Processes:
+    def _processes(self) -> Processes:
         return Processes(
-            transport.nodes[transport.rank],
-            transport.rank,
-            numbers(transport.nodes),
+            self.transport.nodes[self.transport.rank],
+            self.transport.rank,
+            [node for block in self.transport.nodes for node in block],
             allgather_text=self.allgather_text,
             gather=self.gather,
             traffic=self.traffic,
-            duplicate=partial(self._duplicate, transport) if isinstance(transport, SupportsDuplicate) else None,
-            membership=Membership(
-                partial(transport.liveness.note, str(transport.tag)),
-                transport.liveness.fail,
-                partial(self._survivors, transport) if isinstance(transport, SupportsShrink) else None,
-            ),
+            duplicate=lambda: replace(self, transport=self.transport.duplicate()).network(),
         )
-
-    def _duplicate(self, transport: SupportsDuplicate) -> Network:
-        return replace(self, transport=transport.duplicate()).network()
-
-    def _survivors(self, transport: SupportsShrink) -> Network:
-        """The network of the remaining processes, on the remaining graph."""
-        left = transport.shrink()
-        graph = remaining(self.topology, numbers(self.transport.nodes), numbers(left.nodes))
-        return replace(self, topology=graph, transport=left).network()
 
     def at(self, k: int) -> "Multiplier":
         key = k % self.graphs.period
@@ -225,7 +197,6 @@ class Multiplier:
     ):
         self.W, self.transport, self.traffic = W, transport, traffic
         self.average = average  # of all nodes, by an all-reduce, where this is the product
-        self.inspect = transport.inspect if isinstance(transport, SupportsInspect) else lambda *_: None
         self.rows = shares[transport.rank]
         self.routes = find_routes(W, shares, transport.rank)
         self.products = self._products(W)
@@ -244,7 +215,7 @@ class Multiplier:
         self.transport.finish(pending)
         for add, (peer, _), stacks in zip(adders, self.routes.incoming, buffers.received(), strict=True):
             parts = decoded(stacks, decode)
-            self.inspect(peer, parts, mine)
+            self.transport.inspect(peer, parts, mine)
             for total, part in zip(out, parts, strict=True):
                 add(total, part)
         return tuple(out) if decode is not None else tuple(message for part in out for message in part)
@@ -254,7 +225,7 @@ class Multiplier:
         self.transport.finish(pending)
         received = buffers.received()
         for (peer, _), parts in zip(self.routes.incoming, received, strict=True):
-            self.inspect(peer, parts, buffers.own)
+            self.transport.inspect(peer, parts, buffers.own)
         stacks = [concatenate(parts, -2) for parts in zip(buffers.own, *received, strict=True)]
         messages = [message for stack in stacks for message in stack]
         return [(weights, tuple(m[..., nodes, :] for m in messages)) for nodes, weights in self.turns]
@@ -345,12 +316,6 @@ def agree(network: Network | Transport, settings: dict[str, Any]) -> None:
     else:
         name, everyone = "rank {}".format, [*map(json.loads, network.allgather_text(json.dumps(settings)))]
     check_equal({name(rank): others for rank, others in enumerate(everyone)})
-
-
-def agree_on_network(
-    transport: Transport, topology: Topology, rounds: Any, channel: Channel | None, every: int, **more: Any
-) -> None:
-    agree(transport, {**more, "the network": network_text(topology, rounds, channel, every)})
 
 
 def check_equal(everyone: dict[str, dict[str, Any]]) -> None:

@@ -5,10 +5,11 @@ one part of the numbers and sends it to all.
 """
 
 import atexit
+import math
+import struct
 import time
-import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -16,11 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from dnasa.arrays import like, to_numpy
+from dnasa.channels.pairs import Offer
 from dnasa.core import (
     Array,
     Channel,
     InputError,
     Membership,
+    Messages,
     MessageSettings,
     Network,
     Processes,
@@ -29,16 +33,18 @@ from dnasa.core import (
     first_line,
 )
 from dnasa.networks import processes
-from dnasa.networks.mailbox import SiteMailbox
+from dnasa.networks.buffers import described as described_arrays
 from dnasa.networks.members import Members
-from dnasa.networks.transport import Message, ProcessTransport
+from dnasa.networks.transport import Message, Transport, as_numpy
 from dnasa.sites.connecting import Refused
 from dnasa.sites.file import Sites
-from dnasa.sites.limits import DIVERGED, FIRST, Limits
-from dnasa.sites.links import Key, Mesh, Receive
-from dnasa.topology import Topology, count_rounds
+from dnasa.sites.limits import wrong
+from dnasa.sites.links import INTERVAL, Key, Mesh, Receive
+from dnasa.topology import Topology, count_rounds, without
 
 LONGEST_TEXT = 1 << 24  # bytes
+OFFER = struct.Struct("!?Qd")  # whether the sender has ended; the number and the steps of the offer
+CHANGED = "The members of this network have changed: the current one is optimizer.network."
 
 
 def connect(
@@ -56,7 +62,7 @@ def connect(
             f"There are {len(sites.sites)} sites, and the graph has {topology.nodes} nodes: give both the same number."
         )
     members = Members(sites, described(sites, topology, rounds, channel, every), timeout, traffic)
-    atexit.register(leave, members)
+    atexit.register(members.end)
     return SiteNetworks(members, topology, rounds, channel, every).first_network()
 
 
@@ -70,7 +76,7 @@ def described(
 
 def tell_stopped(sites: Sites, reason: str, timeout: float, traffic: processes.Traffic) -> None:
     """Tell the other sites why this one does not take part: those that come within the timeout."""
-    mesh = Mesh(sites, "", dict, dict, lambda kind, node, size: traffic.add(kind, node, (), size))
+    mesh = Mesh(sites, "", str, bytes, lambda kind, node, size: traffic.add(kind, node, (), size))
     mesh.stopped = reason
     mesh.open()
     end = time.monotonic() + timeout
@@ -79,43 +85,36 @@ def tell_stopped(sites: Sites, reason: str, timeout: float, traffic: processes.T
     mesh.close()
 
 
-def leave(members: Members) -> None:
-    """Wait until all have ended, or somebody is lost or sends more: to a process still communicating, an exit is a loss."""
-    if members.view.number:
-        monitor = members.monitor
-        monitor.end()
-        while monitor.problem is None and not monitor.others_ended() and not members.mesh.inbox.early:
-            time.sleep(monitor.interval / 5)
-        monitor.close()
-    members.mesh.drain()
-    members.mesh.close()
-
-
-class SiteTransport(ProcessTransport):
+class SiteTransport(Transport):
     """Messages between the members of one view."""
-
-    error = ProcessLost
-    carries_cuda = False
 
     def __init__(self, members: Members, number: int):
         self.members, self.mesh, self.view = members, members.mesh, members.view
         self.sites = sorted(self.view.members)
         self.others = [peer for peer in range(len(self.sites)) if peer != members.rank]
-        nodes = [range(node, node + 1) for node in self.sites]
-        super().__init__(members.rank, nodes, members.timeout, members.monitor)
-        self.monitor = members.monitor
+        super().__init__(members.rank, [range(node, node + 1) for node in self.sites])
         self.tag = f"view {self.view.number} network {number}"
         self.number = 3 * number  # of the exchanges; that of the sums is one more, and that of mail two
         self.sent: Counter[tuple[int, int]] = Counter()
         self.wanted: Counter[tuple[int, int]] = Counter()
-        self.limits, self.sum_limits = Limits(), Limits(later=FIRST)  # sums differ in kind
 
-    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Receive]]:
+    def check(self, began: float | None = None) -> None:
+        """Raise an error if the members have changed, or must meet, or one was silent since a wait began."""
+        if self.view is not self.members.view:
+            raise RunError(CHANGED)
+        self.members.check(began)
+
+    def wait_until(self, done: Callable[[], object]) -> None:
+        began = time.monotonic()
+        while not done():
+            self.check(began)
+
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[Receive]:
         return self._start(self.number, receives, sends)
 
-    def _start(self, number: int, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Receive]]:
+    def _start(self, number: int, receives: Sequence[Message], sends: Sequence[Message]) -> list[Receive]:
         self.check()
-        pending = [(peer, self._want(number, peer, view_of(buffer))) for peer, buffer in receives]
+        pending = [self._want(number, peer, view_of(buffer)) for peer, buffer in receives]
         copies = {id(buffer): bytes(view_of(buffer)) for _, buffer in sends}  # one for all neighbours that get the same
         for peer, buffer in sends:
             self._send(number, peer, copies[id(buffer)])
@@ -134,80 +133,54 @@ class SiteTransport(ProcessTransport):
         try:
             receive = self.mesh.inbox.want(key, buffer)
         except Refused as error:
-            raise self._accused(peer, str(error)) from error
+            raise self.blamed(peer, str(error)) from error
         self.mesh.links[key.site].wake()
         return receive
 
-    def finish(self, pending: list[tuple[int, Receive]]) -> None:
-        for peer, receive in pending:
+    def finish(self, pending: list[Receive]) -> None:
+        for receive in pending:
             if not receive.done.is_set():
-                self.wait_until(partial(self._is_done, peer, receive))
-
-    def _is_done(self, peer: int, receive: Receive) -> bool:
-        done = receive.done.wait(self.monitor.interval / 10)
-        if not done and self.mesh.closed.is_set():
-            raise self._no_answer([peer], "this site has left")
-        if not done and self.mesh.gone(self.sites[peer]):  # even if it said that it has ended
-            raise self._no_answer([peer], "it is gone")
-        return done
+                self.wait_until(partial(receive.done.wait, INTERVAL / 10))
 
     def inspect(self, peer: int, arrived: Sequence[Array], own: Sequence[Array]) -> None:
-        """Accuse a site whose numbers are not finite, or much larger than this site's own."""
-        known = self.limits.diverged
-        if wrong := self.limits.check(peer, arrived, own):
-            raise self._accused(peer, wrong)
-        if known is None and self.limits.diverged is not None:
-            name = self.members.name(self.sites[peer])
-            warnings.warn(
-                f"The numbers of {name} have passed {DIVERGED:.0e}: the run diverges, or that site sends wrong numbers.",
-                stacklevel=2,
-            )
+        """Stop if the numbers of a site are not finite, or much larger than this site's own."""
+        if reason := wrong(arrived, own):
+            raise self.blamed(peer, reason)
 
-    def _inspect_sum(self, peer: int, arrived: np.ndarray, own: np.ndarray) -> None:
-        if wrong := self.sum_limits.check(peer, [arrived], [own]):
-            raise self._accused(peer, wrong)
-
-    def _accused(self, peer: int, reason: str) -> RunError:
-        self.mesh.accuse(self.sites[peer], reason)
-        return self._no_answer([peer], reason)
+    def blamed(self, peer: int, reason: str) -> RunError:
+        """The error that ends this site because of what another one sent."""
+        self.mesh.blame(self.sites[peer], reason)
+        return RunError(self.mesh.fault)
 
     def sum(self, buffer: Array) -> Array:
         """Every member adds up one part, in the order of the members, and sends it to all: the sums are equal everywhere."""
-        flat = as_array(buffer).reshape(-1)
+        flat = as_numpy(buffer).reshape(-1)
         parts = np.array_split(flat, len(self.sites))
-        shape = (len(self.sites), parts[self.rank].size)
-        received, others = np.empty(shape, flat.dtype), self.others
-        received[self.rank], own = parts[self.rank], flat.copy()
-        self.finish(
-            self._start(self.number + 1, [(peer, received[peer]) for peer in others], [(p, parts[p]) for p in others])
-        )
-        for peer in others:
-            self._inspect_sum(peer, received[peer], own)
+        received, own = np.empty((len(self.sites), parts[self.rank].size), flat.dtype), flat.copy()
+        received[self.rank] = parts[self.rank]
+        self._exchange_sums(received, parts, own)
         parts[self.rank][:] = received.sum(0)
-        sends = [(peer, parts[self.rank].copy()) for peer in others]
-        self.finish(self._start(self.number + 1, [(peer, parts[peer]) for peer in others], sends))
-        for peer in others:
-            self._inspect_sum(peer, parts[peer], own)
+        self._exchange_sums(parts, [parts[self.rank].copy()] * len(parts), own)
         return buffer
 
-    def _gather(self, own: np.ndarray) -> np.ndarray:
+    def _exchange_sums(self, into: Any, parts: Sequence[np.ndarray], own: np.ndarray) -> None:
+        receives, sends = ([(peer, arrays[peer]) for peer in self.others] for arrays in (into, parts))
+        self.finish(self._start(self.number + 1, receives, sends))
+        for peer in self.others:
+            self.inspect(peer, [into[peer]], [own])
+
+    def gather(self, own: np.ndarray) -> np.ndarray:
         rows = np.zeros((len(self.sites), *own.shape), own.dtype)
         rows[self.rank] = own
         self.finish(self._start(self.number + 1, [(p, rows[p]) for p in self.others], [(p, own) for p in self.others]))
         return rows
 
-    def _lengths(self, own: int) -> list[int]:
-        lengths = super()._lengths(own)
+    def _gather_lengths(self, own: int) -> list[int]:
+        lengths = super()._gather_lengths(own)
         for peer, length in enumerate(lengths):
             if not 0 <= length <= LONGEST_TEXT:
-                raise self._accused(peer, f"it announced a text of {length} bytes")
+                raise self.blamed(peer, f"it announced a text of {length} bytes")
         return lengths
-
-    def _text(self, peer: int, row: np.ndarray) -> str:
-        try:
-            return super()._text(peer, row)
-        except UnicodeDecodeError as error:
-            raise self._accused(peer, "its text is not UTF-8") from error
 
     # ------------------------------------------------------------ mail, which nobody waits for
 
@@ -218,44 +191,105 @@ class SiteTransport(ProcessTransport):
         return self._want(self.number + 2, peer, memoryview(bytearray(size)))
 
     def wait_for_mail(self, receives: Iterable[Receive], began: float, seconds: float) -> None:
-        self.liveness.check(began, self.timeout, self._lost)
+        self.check(began)
         with self.mesh.news:
             if seconds > 0 and not any(receive.done.is_set() for receive in receives):
-                self.mesh.news.wait(min(seconds, self.monitor.interval / 5))
-
-    def refuse_mail(self, peer: int, reason: str) -> RunError:
-        return self._accused(peer, reason)
-
-    def node(self, peer: int) -> int:
-        return self.sites[peer]
-
-    # ------------------------------------------------------------ calls
+                self.mesh.news.wait(min(seconds, INTERVAL / 5))
 
     def next_call(self) -> str:
         """What the others call next; with nobody else, a step."""
         if len(self.sites) == 1:
             return "step"
 
-        def is_known() -> bool:
-            time.sleep(self.monitor.interval / 5)
-            return bool(self.monitor.others_call(self.tag))
+        def is_known() -> str:
+            time.sleep(INTERVAL / 5)
+            return self.members.next_call(self.tag)
 
-        self.check()
         self.wait_until(is_known)
-        return self.monitor.others_call(self.tag)
-
-    def _no_answer(self, ranks: Sequence[int], why: object) -> RunError:
-        names = ", ".join(self.members.name(self.sites[rank]) for rank in sorted(set(ranks)))
-        return self.error(f"No answer from {names}: {why}.")
-
-
-def as_array(buffer: Array) -> np.ndarray:
-    return buffer if isinstance(buffer, np.ndarray) else buffer.numpy()
+        return self.members.next_call(self.tag)
 
 
 def view_of(buffer: Array) -> memoryview:
     """The bytes of a contiguous array, where they are."""
-    return as_array(buffer).reshape(-1).view(np.uint8).data
+    return as_numpy(buffer).reshape(-1).view(np.uint8).data
+
+
+class SiteMailbox:
+    """Offers between sites that do not wait for each other, in order, and none is lost (`engine.late.Mailbox`).
+
+    The first own offer shows what those of others look like.
+
+    Args:
+        carrier: Carries the messages.
+        neighbours: The processes to exchange offers with.
+        traffic: Counts what is sent.
+    """
+
+    def __init__(self, carrier: SiteTransport, neighbours: Iterable[int], traffic: processes.Traffic):
+        self.carrier, self.traffic = carrier, traffic
+        self.expected = dict.fromkeys(neighbours, 0)  # the number of the next offer of each neighbour
+        self.own: Messages = ()  # in the last offer
+        self.receives: dict[int, Receive] = {}  # of the neighbours that have not ended
+        self.began = time.monotonic()  # to wait
+
+    def post(self, neighbour: int, offer: Offer) -> None:
+        first, self.own = not self.own, offer.messages
+        if first:
+            self.receives = {peer: self._want(peer) for peer in self.expected}
+        arrays = [to_numpy(message).tobytes() for message in offer.messages]
+        data = b"".join([OFFER.pack(False, offer.number, offer.steps), *arrays])
+        self.traffic.add("exchange", self.carrier.sites[neighbour], described_arrays(offer.messages), len(data))
+        self.carrier.send_mail(neighbour, data)
+
+    def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
+        """Take what has arrived (`engine.late.Mailbox`); raises `ProcessLost` when the members must meet."""
+        if not seconds:
+            self.began = time.monotonic()
+        deadline = time.monotonic() + seconds
+        while True:
+            self.carrier.wait_for_mail(self.receives.values(), self.began, deadline - time.monotonic())
+            found = [(peer, self._read(peer)) for peer, receive in list(self.receives.items()) if receive.done.is_set()]
+            if found or time.monotonic() >= deadline:
+                return found
+
+    def end(self) -> None:
+        """Tell the neighbours that this node has ended, and wait until all of them have."""
+        for peer in self.expected:
+            self.traffic.add("end", self.carrier.sites[peer], (), self._size)
+            self.carrier.send_mail(peer, OFFER.pack(True, 0, 0.0).ljust(self._size, b"\0"))
+        self.began = time.monotonic()
+        while self.receives:
+            self.take(math.inf)
+
+    @property
+    def _size(self) -> int:
+        return OFFER.size + sum(m.nbytes for m in self.own)
+
+    def _want(self, peer: int) -> Receive:
+        return self.carrier.want_mail(peer, self._size)
+
+    def _read(self, peer: int) -> Offer | None:
+        data = self.receives.pop(peer).buffer
+        ended, number, steps = OFFER.unpack_from(data)
+        if ended:
+            return None
+        offer = Offer(number, steps, self._messages(data))
+        if number != self.expected[peer] or not math.isfinite(steps):
+            reason = f"it sent offer {number} of step {steps:g} after {self.expected[peer]} offers"
+            raise self.carrier.blamed(peer, reason)
+        self.carrier.inspect(peer, offer.messages, self.own)
+        self.expected[peer] += 1
+        self.receives[peer] = self._want(peer)
+        return offer
+
+    def _messages(self, data: memoryview) -> Messages:
+        messages, start = [], OFFER.size
+        for own in self.own:
+            end = start + own.nbytes
+            dtype = to_numpy(own[..., :0]).dtype
+            messages.append(like(np.frombuffer(data[start:end], dtype).reshape(own.shape), own))
+            start = end
+        return tuple(messages)
 
 
 @dataclass
@@ -269,43 +303,46 @@ class SiteNetworks:
     every: int = 1
     number: int = 0  # of the network: the one of `connect`, and the one of an optimizer
 
+    @property
+    def names(self) -> list[str]:
+        return [site.name for site in self.members.mesh.sites.sites]
+
     def first_network(self) -> Network:
         return self.network() if self.members.begin() else self.outside()
 
     def network(self) -> Network:
-        transport = SiteTransport(self.members, self.number)
-        graph = processes.remaining(self.topology, range(self.topology.nodes), transport.sites)
-        network = processes.connect(graph, transport, self.rounds, self.channel, self.every, self.members.traffic)
+        transport, members = SiteTransport(self.members, self.number), self.members
+        lost = [node for node in range(self.topology.nodes) if node not in transport.sites]
+        graph = without(self.topology, lost) if lost else self.topology
+        made = processes.ProcessNetwork(graph, transport, self.rounds, self.channel, self.every, members.traffic)
+        network = made.network()
 
         def allgather_text(text: str) -> list[str]:
             try:
-                texts = network.processes.allgather_text(text)
+                texts = made.allgather_text(text)
             except ProcessLost as error:
-                if self.members.admits or self.members.view.number > 1 or self.number:  # those that are left can go on
+                if members.admits or members.view.number > 1 or self.number:  # those that are left can go on
                     raise
                 raise RunError(f"{first_line(error)}, before the first step: start all sites again.") from None
-            if not self.members.admits and len(texts) == self.topology.nodes:
-                self.members.mesh.opening.append(texts)
+            if not members.admits and len(texts) == self.topology.nodes:
+                members.mesh.opening.append(texts)
             return texts
 
-        membership = replace(
-            network.processes.membership,
-            fail=self.fail,
-            survivors=self.survivors,
-            admit=self.admit,
-            returned=self.members.returned,
-            next_call=transport.next_call,
-            accuse=lambda rank, reason: self.members.mesh.accuse(transport.sites[rank], reason),
-        )
-        names = [site.name for site in self.members.mesh.sites.sites]
         own = replace(
             network.processes,
             allgather_text=allgather_text,
             duplicate=self.duplicate,
-            membership=membership,
+            membership=Membership(
+                note=partial(members.note, transport.tag),
+                fail=self.fail,
+                survivors=self.survivors,
+                admit=self.admit,
+                returned=members.returned,
+                next_call=transport.next_call,
+            ),
             own_folders=True,
-            names=names,
-            mailbox=lambda: SiteMailbox(transport, graph.neighbours(transport.rank), self.members.traffic),
+            names=self.names,
+            mailbox=lambda: SiteMailbox(transport, graph.neighbours(transport.rank), members.traffic),
         )
         return replace(network, processes=own)
 
@@ -325,7 +362,7 @@ class SiteNetworks:
         own = Processes(
             range(node, node + 1),
             node,
-            names=[site.name for site in self.members.mesh.sites.sites],
+            names=self.names,
             allgather_text=allgather_text,
             gather=refuse,
             traffic=self.members.traffic,
@@ -351,11 +388,7 @@ class SiteNetworks:
     def fail(self, reason: str) -> None:
         """After an error of `solve`, leave: the others go on. An optimizer may repeat a call that failed."""
         if not self.number:
-            self.members.monitor.problem = RunError(
-                f"{self.members.name(self.members.node)} has left the run: {reason}"
-            )
-            self.members.mesh.drain()
-            self.members.mesh.close()
+            self.members.leave(reason)
 
     def survivors(self) -> Network:
         self.members.meet()

@@ -142,11 +142,10 @@ class Recovery:
     def _received(self, network: Network, positions: Sequence[Position], state: State) -> State:
         """The state to continue with, from exchanges that all processes make in this order:
 
-        1. If any process joins, the mean of each array of the state. The others send their arrays, and a process that
-           joins sends zeros, which `factor` makes up for, and takes the mean as its own.
+        1. If any process joins, the mean of each array of the others' states, which the one that joins takes as its own.
         2. If any process joins, the frozen parameters and buffers of the first of the others.
-        3. The means of the answer and of each mixed buffer, for an `averaged` that this process missed. A process that
-           joins sends zeros, and takes the buffers' means.
+        3. The means of the answer and of each mixed buffer, for an `averaged` that this process missed; one that joins takes
+           the buffers' means.
         4. The mean squared distance to the mean answer, for a `consensus` that this process missed.
         """
         new = [position.new for position in positions]

@@ -31,7 +31,7 @@ class Metrics(logging.Handler):
         self.site = self.site or fields.get("site", "")
         if record.levelno > logging.DEBUG:
             self.overview.add(as_json(record))
-        elif getattr(record, "event", None) == "refused":  # the log has the first, the tenth, ...
+        elif record.msg == "refused":  # the log has the first, the tenth, ...
             self.overview.counts["refused"] += 1
         elif fields.get("site") == self.site and "step" in fields:
             self.last = time.monotonic(), fields["step"]

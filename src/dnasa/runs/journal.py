@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnasa.core import InputError, RunError
-from dnasa.events import KEPT, LOGGER, JsonFormatter, is_from
+from dnasa.events import LOGGER, JsonFormatter
 from dnasa.files import make_folder
 from dnasa.runs.names import node_name
 from dnasa.runs.own_files import OwnFiles
@@ -52,7 +52,7 @@ class Journal(logging.Handler):
         self.own = OwnFiles(path)
         self.audit = Audit(traffic, names)
         self.audited = 0  # the steps whose messages are in the audit
-        self.waiting = KEPT.take(site)
+        self.waiting: list[logging.LogRecord] = []
         make_folder(path)
         self.write(0)
         LOGGER.addHandler(self)
@@ -60,7 +60,7 @@ class Journal(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep an event and write it, if possible at once: a thread of the network cannot end the run, the next `write` can."""
-        if is_from(record, self.site):
+        if getattr(record, "fields", {}).get("site") == self.site:
             self.waiting.append(record)
             with suppress(InputError, RunError):
                 self._write_events()
@@ -86,7 +86,6 @@ class Journal(logging.Handler):
         LOGGER.handlers = [
             other for other in LOGGER.handlers if other is not self
         ]  # other threads iterate over the old list
-        KEPT.take(self.site)
 
     def _write_events(self) -> None:
         self.acquire()

@@ -32,23 +32,22 @@ class Answer(NamedTuple):
 
     @property
     def good(self) -> bool:
-        return self.result in (ANSWERS, CAME, THROUGH, BUSY)
+        return self.result in (ANSWERS, CAME, BUSY)
 
 
-ANSWERS, CAME, AWAY = "answers", "has dialled this site", "accepts no connections, and has not dialled this site"
+ANSWERS, CAME, AWAY = "answers", "has dialed this site", "accepts no connections, and has not dialed this site"
 BUSY = "accepts no connections: whether it dials this site, the run that listens here knows (its events)"
-THROUGH = "accepts no connections, like this site: they meet at another"
 
 
 def check(sites: Sites, seconds: float) -> list[Answer]:
     """Check the other sites, and answer those that check this one, for at most this many seconds."""
     came, deadline = set[int](), time.monotonic() + seconds
     others = {number: site for number, site in enumerate(sites.sites) if number != sites.own}
-    dialled = [number for number, site in others.items() if site.reachable]
+    dialed = [number for number, site in others.items() if site.reachable]
     door = listen(sites, came.add)
     try:
-        with ThreadPoolExecutor(max(1, len(dialled))) as pool:
-            answers = dict(zip(dialled, pool.map(lambda number: _asked(sites, number, deadline), dialled), strict=True))
+        with ThreadPoolExecutor(max(1, len(dialed))) as pool:
+            answers = dict(zip(dialed, pool.map(lambda number: _asked(sites, number, deadline), dialed), strict=True))
         expected = {number for number in others if number not in answers or answers[number].checking}
         while door is not None and not expected <= came and time.monotonic() < deadline:
             time.sleep(PAUSE / 10)
@@ -56,7 +55,7 @@ def check(sites: Sites, seconds: float) -> list[Answer]:
         if door is not None:
             door.close()
     for number in others.keys() - answers.keys():
-        known = CAME if number in came else AWAY if door else BUSY if sites.listen else THROUGH
+        known = CAME if number in came else AWAY if door else BUSY
         answers[number] = Answer(others[number].name, "", known)
     return [answers[number] for number in sorted(answers)]
 

@@ -1,9 +1,8 @@
-"""Connections between sites: who dials whom, who is let in, and how two sites meet that cannot be dialled.
+"""Connections between sites: who dials whom, and who is let in.
 
 A certificate says which site a connection is with. The first thing sent over it is a greeting: JSON with its length before it.
-Of two sites that can be dialled, the one whose name comes first in the alphabet dials, whatever the order in their files. Two
-that cannot be dialled both dial a third, which passes their bytes on; inside, they encrypt from end to end, so it sees only
-ciphertext.
+Of two sites that can be dialed, the one whose name comes first in the alphabet dials, whatever the order in their files. One
+that cannot be dialed dials the others.
 """
 
 import errno
@@ -24,19 +23,14 @@ from typing import Any
 
 from dnasa.core import InputError, first_line
 from dnasa.events import Events
-from dnasa.sites.file import Site, Sites
+from dnasa.sites.file import Sites
 from dnasa.sites.tls import client_context, names, server_context
 
-DIALLING = 5.0  # seconds for a TCP connection
+DIALING = 5.0  # seconds for a TCP connection
 HANDSHAKE = 10.0  # seconds for TLS and the greeting
 CHECKING = 30.0  # seconds for `dnasa sites check`
-MEETING = 3.0  # seconds for which a site waits at a third one for another, which comes there too if it can
-RELAYED = 120.0  # seconds of silence after which bytes are no longer passed on
-PENDING, PENDING_EACH = (
-    64,
-    16,
-)  # connections without a greeting yet, and those of one address; then the oldest is closed
-VISITS = 4  # connections of one site at a time, besides two for each site that it meets here
+PENDING = 64  # connections without a greeting yet; then the oldest is closed
+PENDING_EACH = 16  # those of one address
 LENGTH = struct.Struct("!I")
 LONGEST_GREETING = 1 << 16
 CHECK, LONGEST_CHECK = "check", 1 << 24  # a greeting of `dnasa sites check`, and the bytes it may send at once
@@ -78,34 +72,15 @@ def dials(sites: Sites, other: int) -> bool:
 
 
 def dial(sites: Sites, other: int, greeting: Callable[[], Greeting]) -> tuple[ssl.SSLSocket, Greeting]:
-    """Connect to that site; a `ConnectionRefusedError` says that no process listens there."""
+    """Connect to that site, and greet it; a `ConnectionRefusedError` says that no process listens there."""
     peer = sites.sites[other]
-    return _greeted(_connected(peer), sites, other, False, lambda: {"to": peer.name, **greeting()})
-
-
-def meet(sites: Sites, other: int, greeting: Callable[[], Greeting], between: int) -> tuple[ssl.SSLSocket, Greeting]:
-    """Connect to a site that cannot be dialled either, through one that can be; the other must come to the same one."""
-    own, name = sites.sites[sites.own].name, sites.sites[other].name
-    outer, _ = _greeted(_connected(sites.sites[between]), sites, between, False, lambda: {"to": name}, wait=MEETING)
-    return _greeted(unwrapped(outer), sites, other, own > name, greeting)
-
-
-def _connected(site: Site) -> socket.socket:
-    connection = socket.create_connection((site.host, site.port), timeout=DIALLING)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
-
-
-def _greeted(
-    plain: socket.socket, sites: Sites, other: int, as_server: bool, greeting: Callable[[], Greeting], wait: float = 0.0
-) -> tuple[ssl.SSLSocket, Greeting]:
-    """TLS with that site, and its greeting in answer to ours."""
-    with closed_after(plain, HANDSHAKE + wait), closed_on_error(plain):
-        context = server_context(sites.keys) if as_server else client_context(sites.keys)
-        connection = context.wrap_socket(plain, server_side=as_server)
+    plain = socket.create_connection((peer.host, peer.port), timeout=DIALING)
+    with closed_after(plain, HANDSHAKE), closed_on_error(plain):
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = client_context(sites.keys).wrap_socket(plain)
         with closed_on_error(connection):
             if site_of(connection, sites) != other:
-                raise Refused(f"{sites.sites[other].name} has the certificate of {', '.join(names(connection))}")
+                raise Refused(f"{peer.name} has the certificate of {', '.join(names(connection))}")
             send_greeting(connection, greeting())
             answer = read_greeting(connection)
             if "refused" in answer:
@@ -228,9 +203,7 @@ class Door:
         self.refusals: Counter[str] = Counter()
         self.refused = ""
         self.pending: dict[socket.socket, Pending] = {}
-        self.visits: Counter[int] = Counter()  # connections of each site
         self.lock = threading.Lock()
-        self.meetings: dict[frozenset[int], tuple[ssl.SSLSocket, threading.Timer]] = {}
         self.listener = self._listen()
         self.closed = False
         threading.Thread(target=self._accept, name="door", daemon=True).start()
@@ -267,21 +240,16 @@ class Door:
                 if not self.closed:  # for example, too many open files
                     threading.Event().wait(0.1)
                 continue
-            host = str(address[0])
+            pending = Pending(str(address[0]))
             try:
-                self._make_room(host)
-                threading.Thread(
-                    target=self._admit, args=(connection, self._pend(connection, host)), daemon=True
-                ).start()
+                self._make_room(pending.host)
+                with self.lock:
+                    self.pending[connection] = pending
+                threading.Thread(target=self._admit, args=(connection, pending), daemon=True).start()
             except (Refused, RuntimeError) as error:  # for example, no thread can be started
                 self._settle(connection)
                 connection.close()
-                self._refuse(host, first_line(error))
-
-    def _pend(self, connection: socket.socket, host: str) -> Pending:
-        with self.lock:
-            self.pending[connection] = Pending(host)
-            return self.pending[connection]
+                self._refuse(pending.host, first_line(error))
 
     def _settle(self, connection: socket.socket) -> None:
         with self.lock:
@@ -307,7 +275,7 @@ class Door:
                     with closed_on_error(connection):
                         site, greeting = site_of(connection, self.sites), read_greeting(connection)
                 self._settle(plain)
-                with closed_on_error(connection), self._visit(site):
+                with closed_on_error(connection):
                     self._enter(site, connection, greeting)
         except (ssl.SSLEOFError, ConnectionError, TimeoutError) as error:
             log.debug("connection lost", extra={"address": host, "reason": first_line(error)})
@@ -316,18 +284,6 @@ class Door:
             self._refuse(host, known or first_line(error))
         finally:
             self._settle(plain)
-
-    @contextmanager
-    def _visit(self, site: int) -> Iterator[None]:
-        with self.lock:
-            if self.visits[site] >= VISITS + 2 * len(self.sites.sites):
-                raise Refused(f"{self.sites.sites[site].name} has too many connections at once")
-            self.visits[site] += 1
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.visits[site] -= 1
 
     def _refuse(self, host: str, reason: str) -> None:
         """Log a refusal: the first of an address, then the 10th, the 100th, and so on."""
@@ -340,77 +296,8 @@ class Door:
         self.events.warn("refused", f"refused {host}: {reason}", level, address=host, reason=reason, count=count)
 
     def _enter(self, site: int, connection: ssl.SSLSocket, greeting: Greeting) -> None:
-        wanted = greeting.get("to")
-        if wanted == self.sites.sites[self.sites.own].name and greeting.get(CHECK):
-            answer_check(connection, self.checked is not None)
-            if self.checked is not None:
-                self.checked(site)
-            return
-        if wanted == self.sites.sites[self.sites.own].name:
-            self.welcome(site, connection, greeting)
-            return
-        other = next((number for number, peer in enumerate(self.sites.sites) if peer.name == wanted), None)
-        if other is None or other in (site, self.sites.own):
-            raise Refused(f"{self.sites.sites[site].name} asked for {str(wanted)[:70]!r}")
-        self._introduce(site, other, connection)
-
-    # ------------------------------------------------------------ passing bytes on
-
-    def _introduce(self, site: int, other: int, connection: ssl.SSLSocket) -> None:
-        """Keep the first of the two until the second comes, then pass their bytes on."""
-        pair = frozenset((site, other))
-        with self.lock:
-            earlier, timer = self.meetings.pop(pair, (None, None))
-            waiting = earlier if earlier is not None and site_of(earlier, self.sites) != site else None
-            if timer is not None:
-                timer.cancel()
-            if waiting is None:
-                timer = threading.Timer(MEETING, self._give_up, (pair, connection))
-                timer.daemon = True
-                timer.start()
-                self.meetings[pair] = connection, timer
-        if waiting is None:
-            if earlier is not None:
-                earlier.close()  # the same site has come again
-            return
-        with closed_on_error(waiting):
-            one, two = (self._opened(end) for end in (waiting, connection))
-        self.events.write("relaying", peers=sorted(self.sites.sites[number].name for number in pair))
-        relay(one, two)
-
-    def _opened(self, end: ssl.SSLSocket) -> socket.socket:
-        end.settimeout(HANDSHAKE)
-        send_greeting(end, {})
-        return unwrapped(end)
-
-    def _give_up(self, pair: frozenset[int], connection: ssl.SSLSocket) -> None:
-        with self.lock:
-            if self.meetings.get(pair, (None,))[0] is not connection:
-                return
-            del self.meetings[pair]
-        connection.close()
-
-
-def unwrapped(connection: ssl.SSLSocket) -> socket.socket:
-    """The same connection without TLS, once both sides have ended TLS."""
-    return socket.socket(fileno=connection.unwrap().detach())
-
-
-def relay(one: socket.socket, other: socket.socket) -> None:
-    """Pass bytes on in both directions until either side closes."""
-
-    def forward(source: socket.socket, target: socket.socket) -> None:
-        source.settimeout(RELAYED)
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                target.sendall(data)
-        for end in (source, target):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    back = threading.Thread(target=forward, args=(other, one), daemon=True)
-    back.start()
-    forward(one, other)
-    back.join()
-    one.close()
-    other.close()
+        if not greeting.get(CHECK):
+            return self.welcome(site, connection, greeting)
+        answer_check(connection, self.checked is not None)
+        if self.checked is not None:
+            self.checked(site)

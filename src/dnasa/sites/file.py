@@ -93,13 +93,15 @@ def _listed(given: Any) -> list[Site]:
     if not isinstance(given, dict) or not given:
         raise InputError("sites are missing: write a line NAME = 'HOST:PORT' for each below [sites].")
     sites = [_site(name, address) for name, address in given.items()]
-    places: dict[tuple[str, int], str] = {}
-    for site in sites:
-        other = places.setdefault((site.host.lower(), site.port), site.name)
-        if site.reachable and other != site.name:
+    places: dict[str, str] = {}
+    for site in filter(lambda site: site.reachable, sites):
+        if (other := places.setdefault(site.address.lower(), site.name)) != site.name:
             raise InputError(f"{other} and {site.name} have the same address: give each its own host or port.")
-    if len(sites) > 1 and not any(site.reachable for site in sites):
-        raise InputError(f"no site can be reached: at least one needs an address, such as {EXAMPLE}.")
+    if len(hidden := [site.name for site in sites if not site.reachable]) > 1:
+        raise InputError(
+            f"{hidden[0]} and {hidden[1]} have no address, so neither can dial the other: give one of them an address, such as "
+            f"{EXAMPLE}, or join the sites by a VPN and write their addresses in it."
+        )
     return sites
 
 
@@ -112,7 +114,7 @@ def _site(name: str, address: Any) -> Site:
     if address == "":
         return Site(name)
     host, port = _address(name, address)
-    if _version(host) and ipaddress.ip_address(host).is_unspecified:
+    if host in ("0.0.0.0", "::"):
         raise InputError(f"nobody can dial {address}, the address of {name}: give it below [sites] as others reach it.")
     return Site(name, host, port)
 
@@ -120,23 +122,14 @@ def _site(name: str, address: Any) -> Site:
 def _address(what: str, given: Any) -> tuple[str, int]:
     """The host, without brackets, and the port."""
     host, _, port = given.rpartition(":") if isinstance(given, str) else ("", "", "")
-    if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
+    host = _ipv6(host[1:-1]) if host[:1] + host[-1:] == "[]" else host if re.fullmatch(HOST, host) else ""
+    if not host or not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
         raise InputError(f"{what} needs an address with a port from 1 to 65535, such as {EXAMPLE}, not {given!r:.80}.")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if ":" in host and not bracketed:
-        raise InputError(f"{what}: put the IPv6 address in brackets, as in '[2001:db8::7]:7400', not {given!r:.80}.")
-    bare = host[1:-1] if bracketed else host
-    version = _version(bare)
-    if bracketed and version == 6:
-        return str(ipaddress.ip_address(bare)), int(port)
-    if not re.fullmatch(HOST, host) or (re.fullmatch("[0-9.]+", host) and version != 4):
-        raise InputError(f"{what} has no valid host: write an address such as {EXAMPLE}, not {given!r:.80}.")
     return host, int(port)
 
 
-def _version(host: str) -> int | None:
-    """4 or 6 for an IP address, None for other hosts."""
+def _ipv6(text: str) -> str:
     try:
-        return ipaddress.ip_address(host).version
+        return str(ipaddress.IPv6Address(text))
     except ValueError:
-        return None
+        return ""

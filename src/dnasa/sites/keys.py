@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -46,11 +46,9 @@ class Authority:
 
 def make_authority(folder: Path) -> None:
     """Make the authority whose signature all sites accept: `authority.crt`, and `authority.key` to keep secret."""
-    key, name = _new_key(), _name(f"dnasa authority {secrets.token_hex(8)}")
-    usage = _key_usage("key_cert_sign", "crl_sign")
-    built = _builder(name, key, datetime.now(UTC) + TEN_YEARS, name, key)
-    built = built.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    certificate = built.add_extension(usage, critical=True).sign(key, hashes.SHA256())
+    key, name = ec.generate_private_key(ec.SECP256R1()), _name(f"dnasa authority {secrets.token_hex(8)}")
+    extensions = (x509.BasicConstraints(ca=True, path_length=0), _key_usage("key_cert_sign", "crl_sign"))
+    certificate = _signed(name, key, TEN_YEARS, name, key, extensions)
     for path in (folder / AUTHORITY_KEY, folder / AUTHORITY):
         _refuse_existing(path)
     with _writing(folder):
@@ -66,11 +64,24 @@ def make_site(folder: Path, site: str, days: int = 730) -> Path:
     if site in (AUTHORITY, AUTHORITY_KEY, ISSUED, REVOKED):
         raise InputError(f"{bundle} is a file of the authority: choose another name for the site.")
     authority = _authority(folder)
-    certificate, key = _site_certificate(authority, site, days)
+    key, last = ec.generate_private_key(ec.SECP256R1()), authority.certificate.not_valid_after_utc
+    if datetime.now(UTC) + timedelta(days=days) > last:
+        raise InputError(
+            f"The authority's certificate ends on {last:%Y-%m-%d}, before that of the site: give fewer --days, "
+            "or make another authority."
+        )
+    extensions = (
+        x509.BasicConstraints(ca=False, path_length=None),
+        _key_usage("digital_signature"),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.SubjectAlternativeName([x509.DNSName(site)]),
+    )
+    issuer = authority.certificate.subject
+    certificate = _signed(_name(site), key, timedelta(days=days), issuer, authority.key, extensions)
     _refuse_existing(bundle)
     revoked = folder / REVOKED
     with _writing(bundle):
-        _append(folder / ISSUED, _pem(certificate))
+        _create(folder / ISSUED, _pem(certificate), os.O_APPEND)
         bundle.mkdir(mode=0o700)
         _create(bundle / KEY, _key_pem(key))
         _create(bundle / CERTIFICATE, _pem(certificate))
@@ -114,10 +125,6 @@ def issued(folder: Path) -> list[Issued]:
 # ---------------------------------------------------------------- certificates
 
 
-def _new_key() -> ec.EllipticCurvePrivateKey:
-    return ec.generate_private_key(ec.SECP256R1())
-
-
 def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
@@ -130,47 +137,24 @@ def _key_usage(*allowed: str) -> x509.KeyUsage:
     return x509.KeyUsage(**(flags | dict.fromkeys(allowed, True)))
 
 
-def _builder(
+def _signed(
     subject: x509.Name,
     key: ec.EllipticCurvePrivateKey,
-    end: datetime,
+    valid: timedelta,
     issuer: x509.Name,
     issuer_key: ec.EllipticCurvePrivateKey,
-) -> x509.CertificateBuilder:
-    """What certificates of authorities and of sites share."""
-    public = key.public_key()
-    return (
-        x509.CertificateBuilder(issuer, subject, public, x509.random_serial_number())
-        .not_valid_before(datetime.now(UTC) - EARLIER)
-        .not_valid_after(end)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(_issued_by(issuer_key), critical=False)
-    )
+    extensions: Iterable[x509.ExtensionType],
+) -> x509.Certificate:
+    now, public = datetime.now(UTC), key.public_key()
+    number = x509.random_serial_number()
+    builder = x509.CertificateBuilder(issuer, subject, public, number, now - EARLIER, now + valid)
+    for extension in (x509.SubjectKeyIdentifier.from_public_key(public), _issued_by(issuer_key), *extensions):
+        builder = builder.add_extension(extension, isinstance(extension, (x509.BasicConstraints, x509.KeyUsage)))
+    return builder.sign(issuer_key, hashes.SHA256())
 
 
 def _issued_by(key: ec.EllipticCurvePrivateKey) -> x509.AuthorityKeyIdentifier:
     return x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
-
-
-def _site_certificate(
-    authority: Authority, site: str, days: int
-) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    key, end, last = _new_key(), datetime.now(UTC) + timedelta(days=days), authority.certificate.not_valid_after_utc
-    if end > last:
-        raise InputError(
-            f"The authority's certificate ends on {last:%Y-%m-%d}, before that of the site: give fewer --days, "
-            "or make another authority."
-        )
-    both = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
-    built = _builder(_name(site), key, end, authority.certificate.subject, authority.key)
-    for extension, critical in (
-        (x509.BasicConstraints(ca=False, path_length=None), True),
-        (_key_usage("digital_signature"), True),
-        (x509.ExtendedKeyUsage(both), False),
-        (x509.SubjectAlternativeName([x509.DNSName(site)]), False),
-    ):
-        built = built.add_extension(extension, critical)
-    return built.sign(authority.key, hashes.SHA256()), key
 
 
 def _site_of(certificate: x509.Certificate) -> str:
@@ -268,14 +252,8 @@ def _writing(path: Path) -> Iterator[None]:
         raise InputError(f"Cannot write {path}: {error.strerror}. Give another folder with --keys.") from error
 
 
-def _create(path: Path, data: bytes) -> None:
-    """Write a new file that only its owner can read, from its first moment on."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-        os.fsync(file.fileno())
-
-
-def _append(path: Path, data: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as file:
+def _create(path: Path, data: bytes, flag: int = os.O_EXCL) -> None:
+    """Write a new file that only its owner can read, from its first moment on; with `O_APPEND`, also to the end of one."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o600), "wb") as file:
         file.write(data)
         os.fsync(file.fileno())

@@ -1,7 +1,7 @@
-"""One connection with every other site, dialled again whenever it breaks.
+"""One connection with every other site, dialed again whenever it breaks.
 
-A connection carries frames of these kinds: a site's state (small, JSON, only the latest counts), messages, messages that the
-other side does not need any more, how many have arrived, and the question how the run began with its answer. Messages are kept
+A connection carries frames of these kinds: a site's state (small, JSON, only the latest counts), messages, how many have
+arrived, and the question how the run began with its answer. Messages are kept
 until the other side has them, so a connection that breaks loses nothing. One thread of each connection sends and receives;
 nothing else touches its TLS object.
 """
@@ -18,7 +18,9 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import zip_longest
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
 
 from dnasa.core import first_line
 from dnasa.events import Events
@@ -32,25 +34,23 @@ from dnasa.sites.connecting import (
     dials,
     explain,
     log,
-    meet,
     send_greeting,
 )
 from dnasa.sites.file import Sites
 from dnasa.sites.tls import REVOKED, REVOKED_CERTIFICATE
 
 HEADER = struct.Struct("!BQIQQ")  # kind, view, network, number, bytes that follow
-STATE, MESSAGE, ARRIVED, WITHDRAWN, ASK, OPENING = range(6)
+STATE, MESSAGE, ARRIVED, ASK, OPENING = range(5)
 STATE_LIMIT, OPENING_LIMIT, MESSAGE_LIMIT = 1 << 20, 1 << 26, 1 << 40  # bytes
 NETWORKS = 6  # numbers of networks: exchanges, sums and mail, of `connect` and of an optimizer
 EARLY_LIMIT = 8  # messages of a site that came before they were wanted; then no more is read from it
-ACKNOWLEDGED, LARGE = 4, 1 << 20  # messages acknowledged together; of this many bytes, one at a time
 UNSENT_LIMIT = 16  # messages to a site; then the sender waits
 TURN = 64  # records of TLS that are written, then read, at a time
 RECORD = 1 << 14  # bytes
 TOLD = {STATE: "state", OPENING: "opening"}  # what sites tell each other besides messages, as the audit calls it
 INTERVAL = 0.5  # seconds between two states
-HUSH = 10  # intervals of silence after which a connection is dialled again: after an outage TCP waits too long
-GRACE = 0.8  # seconds for which a site that cannot be dialled may be away
+HUSH = 10  # intervals of silence after which a connection is dialed again: after an outage TCP waits too long
+GRACE = 0.8  # seconds for which a site that cannot be dialed may be away
 
 
 class Key(NamedTuple):
@@ -141,12 +141,11 @@ class Link:
 
     Attributes:
         instance: Names the process at the other end.
-        state: The latest that it said of itself; `state.hears` are the sites that it is connected with.
+        state: The latest that it said of itself.
         connected: Whether there is a connection.
-        gone: Whether no process listened at its address, or its certificate was revoked, when it was last dialled.
+        gone: Whether no process listened at its address, or its certificate was revoked, when it was last dialed.
         ours: Why this process broke the last connection off, which says nothing about the other; empty if it did not.
         quiet: Own intervals since anything came.
-        barred: Why this site is not let in again; empty if it is.
         asks: Whether this process wants to know how the run began.
         problem: The last reason for which there was no connection.
         warned: The last one that was a warning.
@@ -154,17 +153,16 @@ class Link:
 
     def __init__(self, mesh: "Mesh", site: int):
         self.mesh, self.site, self.name = mesh, site, mesh.sites.sites[site].name
-        self.instance, self.barred, self.problem, self.warned, self.asks = "", "", "", "", False
+        self.instance, self.problem, self.warned, self.asks = "", "", "", False
         self.state: Any = None
         self.connected, self.gone, self.ours = False, False, ""
         self.quiet = 0
-        self.since = self.broken = time.monotonic()  # of the last connection: when it was made, and when it broke
+        self.broken = time.monotonic()  # when the last connection broke
         self.outbox: deque[bytes | memoryview] = deque()  # header, body, header, body, ...
         self.sent = self.acknowledged = self.received = 0  # messages
         self.room = threading.Condition()
         self.using = threading.Lock()  # the one connection
         self.connection: Connection | None = None
-        self.attention = threading.Event()  # set when the connection breaks
 
     def send(self, key: Key, data: bytes, check: Callable[[], object]) -> None:
         """Send a message. Waits while many are on their way, and calls `check`, which may raise."""
@@ -188,14 +186,6 @@ class Link:
                 self.outbox.popleft()
             self.acknowledged = count
             self.room.notify_all()
-
-    def withdraw(self) -> None:
-        """Forget the messages that a site has not received and will not need."""
-        with self.room:
-            for place in range(0, len(self.outbox), 2):
-                _, view, network, number, _ = HEADER.unpack(self.outbox[place])
-                self.outbox[place] = HEADER.pack(WITHDRAWN, view, network, number, 0)
-                self.outbox[place + 1] = b""
 
     def break_off(self, reason: str = "there is a newer one") -> None:
         """Close the connection; it is made again."""
@@ -224,23 +214,22 @@ class Link:
             if answer:
                 send_greeting(tls, self.greeting())
             self.connection, self.connected, self.quiet = Connection(self, tls), True, 0
-            self.gone, self.ours, self.since = False, "", time.monotonic()
+            self.gone, self.ours = False, ""
             self.mesh.events.write("connected", peer=self.name)
             self.mesh.publish()
             try:
                 self.connection.run()
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, Refused) as error:
+                if isinstance(error, Refused):
+                    self.mesh.blame(self.site, str(error))
                 self.mesh.events.write("disconnected", peer=self.name, reason=self.ours or first_line(error))
             finally:
                 self.connection.close()
                 self.connection, self.connected, self.broken = None, False, time.monotonic()
-                self.attention.set()
                 self.mesh.publish()
                 self.mesh.changed()
 
     def _resume(self, greeting: Greeting) -> None:
-        if self.barred:
-            raise Refused(f"this site was left out: {self.barred}")
         if conflict := self._conflict(str(greeting.get("run"))[:5000], greeting.get("stopped")):
             self.mesh.conflicts[self.site] = conflict
             raise OtherRun(conflict)
@@ -260,7 +249,7 @@ class Link:
         """Why the run of this site cannot begin, as far as the greeting of the other one says."""
         if stopped:
             return (
-                f"{self.name} stopped before the run began, because of {stopped!s:.100}: start again once it is mended."
+                f"{self.name} stopped before the run began, because of {stopped!s:.100}: start again once it is fixed."
             )
         if run == self.mesh.run:
             return ""
@@ -279,15 +268,15 @@ class Connection:
 
     def __init__(self, link: Link, tls: ssl.SSLSocket):
         self.link, self.mesh, self.tls = link, link.mesh, tls
-        self.signal, self.signalled = socket.socketpair()
-        for end in (tls, self.signal, self.signalled):
+        self.signal, self.signaled = socket.socketpair()
+        for end in (tls, self.signal, self.signaled):
             end.setblocking(False)
         self.poll = select.poll()
-        self.poll.register(self.signalled, select.POLLIN)
+        self.poll.register(self.signaled, select.POLLIN)
         self.output: deque[memoryview] = deque()
         self.next = link.acknowledged  # message to be sent
         self.shown = -1  # version of the own state
-        self.told, self.due = link.received, False  # what was acknowledged, and whether to acknowledge more now
+        self.told = link.received  # what was acknowledged
         self.readable = self.writable = True
         self.asked = self.asking = False
         self.waiting: tuple[Key, int] | None = None  # the header of a message that is not wanted yet
@@ -308,8 +297,8 @@ class Connection:
             with suppress(KeyError):
                 self.poll.unregister(self.tls)
         for number, event in self.poll.poll(1000 * INTERVAL):
-            if number == self.signalled.fileno():
-                self.signalled.recv(4096)
+            if number == self.signaled.fileno():
+                self.signaled.recv(4096)
                 self.readable |= self.waiting is not None
             else:
                 self.readable |= event != select.POLLOUT
@@ -324,7 +313,7 @@ class Connection:
             socket.socket.shutdown(self.tls, socket.SHUT_RDWR)  # the TLS object belongs to its thread
 
     def close(self) -> None:
-        for end in (self.tls, self.signal, self.signalled):
+        for end in (self.tls, self.signal, self.signaled):
             end.close()
 
     def _repeat(self, work: Callable[[], bool]) -> bool:
@@ -358,7 +347,7 @@ class Connection:
         """Whether there is something to send: the own state first."""
         link, mesh = self.link, self.mesh
         if self.shown != mesh.version:
-            self.shown, self.due = mesh.version, True
+            self.shown = mesh.version
             self._tell(STATE, mesh.state)
         elif self.asked:
             self.asked = False
@@ -366,17 +355,22 @@ class Connection:
         elif link.asks and not self.asking:
             self.asking = True
             self._add(HEADER.pack(ASK, 0, 0, 0, 0))
-        elif link.received - self.told >= (1 if self.due else ACKNOWLEDGED):
-            self.told, self.due = link.received, False
+        elif not self._queue_message():
+            if self.told == link.received:
+                return False
+            self.told = link.received
             self._add(HEADER.pack(ARRIVED, 0, 0, self.told, 0))
-        else:
-            with link.room:
-                place = 2 * (self.next - link.acknowledged)
-                if place >= len(link.outbox):
-                    return False
-                self._add(link.outbox[place], link.outbox[place + 1])
-                self.next += 1
-                link.sent = max(link.sent, self.next)
+        return True
+
+    def _queue_message(self) -> bool:
+        link = self.link
+        with link.room:
+            place = 2 * (self.next - link.acknowledged)
+            if place >= len(link.outbox):
+                return False
+            self._add(link.outbox[place], link.outbox[place + 1])
+            self.next += 1
+            link.sent = max(link.sent, self.next)
         return True
 
     def _tell(self, kind: int, text: bytes) -> None:
@@ -420,14 +414,12 @@ class Connection:
         elif kind == OPENING and self.asking and size <= OPENING_LIMIT:
             self._expect(bytearray(size), self._opening)
         elif kind == ARRIVED and not size:
-            self._checked(lambda: self.link.acknowledge(number))
-        elif kind == WITHDRAWN and not size:
-            self.link.received += 1
+            self.link.acknowledge(number)
         else:
-            self._refuse(f"it sent a frame of kind {kind} with {size} bytes")
+            raise Refused(f"it sent a frame of kind {kind} with {size} bytes")
 
     def _place(self, key: Key, size: int) -> bool:
-        buffer = self._checked(lambda: self.mesh.inbox.place(key, size))
+        buffer = self.mesh.inbox.place(key, size)
         self.waiting = (key, size) if buffer is None else None
         if buffer is not None:
             self._expect(buffer, lambda data: self._arrived(key, data))
@@ -435,48 +427,27 @@ class Connection:
 
     def _arrived(self, key: Key, data: memoryview) -> None:
         self.link.received += 1
-        self.due |= len(data) >= LARGE
         self.mesh.inbox.arrived(key, data)
         self.mesh.changed()
 
     def _opening(self, data: memoryview) -> None:
-        opening = self._checked(lambda: parse_opening(bytes(data), len(self.mesh.sites.sites)))
+        opening = _parsed(TypeAdapter(list[list[str]]).validate_json, data, "it does not say how the run began")
+        if any(len(texts) != len(self.mesh.sites.sites) for texts in opening):
+            raise Refused("it does not say how the run began")
         self.asking = self.link.asks = False
-        if opening:
-            self.mesh.opening = opening
+        self.mesh.opening = opening or self.mesh.opening
         self.mesh.changed()
 
     def _state(self, data: memoryview) -> None:
-        try:
-            state = self.mesh.parse(json.loads(bytes(data)))
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            self._refuse(f"its state cannot be read: {first_line(error)}")
-        self.link.state = state
+        self.link.state = _parsed(self.mesh.parse, data, "its state cannot be read")
         self.mesh.changed()
 
-    def _checked(self, work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except Refused as error:
-            self._refuse(str(error))
 
-    def _refuse(self, reason: str) -> NoReturn:
-        self.mesh.accuse(self.link.site, reason)
-        raise ConnectionAbortedError(reason)
-
-
-def parse_opening(text: bytes, sites: int) -> list[list[str]]:
-    """How a run began: the texts that the sites exchanged before the first step."""
+def _parsed(parse: Callable[[bytes], Any], data: memoryview, wrong: str) -> Any:
     try:
-        opening = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Refused("it does not say how the run began") from error
-    if not isinstance(opening, list) or not all(
-        isinstance(texts, list) and len(texts) == sites and all(isinstance(part, str) for part in texts)
-        for texts in opening
-    ):
-        raise Refused("it does not say how the run began")
-    return opening
+        return parse(bytes(data))
+    except ValueError as error:
+        raise Refused(wrong) from error
 
 
 class Mesh:
@@ -486,12 +457,13 @@ class Mesh:
         opening: The texts that the sites exchanged before the first step: a site that joins reads them.
         stopped: Why this site does not take part, which is all that it tells the others; empty if it does.
         conflicts: The sites with which no run can begin, and why.
+        fault: Which site said what it must not say, and what: this one stops then; empty if none did.
 
     Args:
         sites: The file of the sites.
         run: Describes what all sites must have in common.
-        describe: What this site says of itself, as JSON.
-        parse: Checks what another site says of itself.
+        describe: What this site says of itself, as text.
+        parse: Reads what another site says of itself; raises a `ValueError` if it cannot.
         told: Called with the kind, the receiver and the bytes of what this site tells others besides messages.
     """
 
@@ -499,8 +471,8 @@ class Mesh:
         self,
         sites: Sites,
         run: str,
-        describe: Callable[[], dict[str, Any]],
-        parse: Callable[[Any], Any],
+        describe: Callable[[], str],
+        parse: Callable[[bytes], Any],
         told: Callable[[str, int, int], None],
     ):
         self.sites, self.run, self.describe, self.parse, self.told = sites, run, describe, parse, told
@@ -508,8 +480,8 @@ class Mesh:
         self.instance = uuid.uuid4().hex
         self.inbox = Inbox()
         self.news = threading.Condition()
-        self.version, self.state, self.description = 0, b"", dict[str, Any]()
-        self.stopped, self.conflicts = "", dict[int, str]()
+        self.version, self.state = 0, b""
+        self.stopped, self.fault, self.conflicts = "", "", dict[int, str]()
         self.opening: list[list[str]] = []
         self.closed = threading.Event()
         self.door: Door | None = None
@@ -524,11 +496,10 @@ class Mesh:
     def publish(self, again: bool = False) -> None:
         """Tell the others the state of this site, if it has changed, or again."""
         with self.news:
-            description = self.describe()
-            if description == self.description and not again:
+            state = self.describe().encode()
+            if state == self.state and not again:
                 return
-            self.description = description
-            self.state = json.dumps({**description, "time": time.time()}).encode()
+            self.state = state
             self.version += 1  # last: connections look at it first
         for link in self.links.values():
             link.wake()
@@ -545,15 +516,14 @@ class Mesh:
     def enter(self, view: int) -> None:
         self.inbox.enter(view)
         for link in self.links.values():
-            link.wake() if link.connected else link.withdraw()
+            link.wake()
 
-    def accuse(self, site: int, reason: str) -> None:
-        """Leave out a site that does what it must not do."""
-        link = self.links[site]
-        if not link.barred:
-            link.barred = reason
-            self.events.warn("barred", f"{link.name} is barred: {reason}", peer=link.name, reason=reason)
-        link.break_off("it is barred")
+    def blame(self, site: int, reason: str) -> None:
+        """Stop this site, since another one said what it must not say."""
+        if not self.fault:
+            name = self.links[site].name
+            self.fault = f"{name} is at fault: {reason}. This site stops."
+            self.events.write("fault", peer=name, reason=reason)
         self.changed()
 
     def silent(self, site: int, timeout: float) -> bool:
@@ -562,14 +532,8 @@ class Mesh:
     def gone(self, site: int) -> bool:
         """Whether the process of that site has ended, as far as this one can tell: one that dials would be back by now."""
         link = self.links[site]
-        away = not link.connected and not link.ours and time.monotonic() > link.broken + GRACE
-        vanished = away and not self._reachable(site) and self._missed(site)
-        return bool(link.barred) or (link.gone and not link.connected) or vanished
-
-    def _missed(self, site: int) -> bool:
-        """Whether a site that can be dialled and was there all the time does not hear that one, and nobody does."""
-        there = any(self.links[number].since < self.links[site].broken for number in self._hearing())
-        return (there or self._reachable(self.sites.own)) and not self._hearing(site)
+        away = not link.ours and time.monotonic() > link.broken + GRACE and not self._reachable(site)
+        return not link.connected and (link.gone or away)
 
     def drain(self) -> None:
         """Give the others a moment to receive what was sent to them, such as the settings that made this site stop."""
@@ -602,7 +566,7 @@ class Mesh:
         while not self.closed.wait(INTERVAL):
             for link in self.links.values():
                 link.quiet += 1
-                if link.connected and link.quiet > HUSH and self._is_dialled_by(link.site):
+                if link.connected and link.quiet > HUSH:
                     link.break_off("nothing came for a while")
             if revoked != (revoked := self._revoked()):
                 for link in self.links.values():
@@ -617,17 +581,14 @@ class Mesh:
     def _keep(self, link: Link) -> None:
         """Keep a connection with this site, or find out that it is gone."""
         pause = 0.1
-        while not self.closed.is_set():
-            if (link.connected and link.quiet <= HUSH) or link.barred:
-                pause = 0.1
-                link.attention.wait(1.0)
-                link.attention.clear()
+        while not self.closed.wait(0.3 if link.connected else pause):
+            if link.connected:
                 continue
+            began = time.monotonic()
             try:
                 self._connect(link)
             except ConnectionRefusedError as error:
-                link.gone |= self._reachable(link.site)
-                link.break_off("nothing listens there")
+                link.gone = True
                 self._explain(link, error)
             except ssl.SSLCertVerificationError as error:
                 link.gone |= error.verify_code == REVOKED_CERTIFICATE
@@ -635,8 +596,7 @@ class Mesh:
             except Exception as error:  # whatever it is, dial again
                 self._explain(link, error)
             self.changed()
-            self.closed.wait(pause)
-            pause = min(2 * pause, 1.0)
+            pause = 0.1 if time.monotonic() > began + 1 else min(2 * pause, 1.0)
 
     def _explain(self, link: Link, error: Exception) -> None:
         """Log why there is no connection, and warn once if the other site refuses this one."""
@@ -645,48 +605,21 @@ class Mesh:
         refused = isinstance(error, ssl.SSLCertVerificationError) or alert_of(error)
         if (refused or not isinstance(error, OSError | OtherRun)) and reason != link.warned:
             link.warned = reason
-            self.events.warn(
-                "no connection", f"no connection with {link.name}: {reason}", peer=link.name, reason=reason
-            )
+            line = f"no connection with {link.name}: {reason}"
+            self.events.warn("no connection", line, peer=link.name, reason=reason)
 
     def _connect(self, link: Link) -> None:
-        """Dial, or meet, or wait for a site that dials this one; a `ConnectionRefusedError` says that none listens there."""
+        """Dial, and use the connection until it breaks; or see whether a site that dials this one listens."""
         if dials(self.sites, link.site):
-            self._use(link, *dial(self.sites, link.site, link.renewal))
+            tls, greeting = dial(self.sites, link.site, link.renewal)
+            with closed_on_error(tls):
+                link.use(tls, greeting)
         elif self._reachable(link.site):
             peer = self.sites.sites[link.site]
             socket.create_connection((peer.host, peer.port), timeout=GRACE).close()
-            link.problem = "it listens, and has not dialled this site"
-        elif self._reachable(self.sites.own):
-            link.problem = "it has not dialled this site"
-        elif between := self._hearing(link.site):
-            self._use(link, *meet(self.sites, link.site, link.renewal, between[0]))
+            link.problem = "it listens, and has not dialed this site"
         else:
-            link.problem = "no site is connected with both"
-
-    def _use(self, link: Link, tls: ssl.SSLSocket, greeting: Greeting) -> None:
-        """Use a connection until it breaks, or is silent for long: it stays open until there is another."""
-        link.quiet = 0
-        thread = threading.Thread(target=self._carry, args=(link, tls, greeting), name="sites", daemon=True)
-        thread.start()
-        while thread.is_alive() and link.quiet <= HUSH:
-            thread.join(INTERVAL)
-
-    def _carry(self, link: Link, tls: ssl.SSLSocket, greeting: Greeting) -> None:
-        try:
-            with closed_on_error(tls):
-                link.use(tls, greeting)
-        except Exception as error:
-            self._explain(link, error)
-
-    def _hearing(self, *sites: int) -> list[int]:
-        """The sites that can be dialled, and are connected with this one and those."""
-        states = ((number, link.state) for number, link in self.links.items() if link.connected and link.state)
-        return [number for number, state in states if state.hears.issuperset(sites) and self._reachable(number)]
-
-    def _is_dialled_by(self, site: int) -> bool:
-        """Whether that site dials this one. It keeps a connection until it has the next, so one that ends means it is gone."""
-        return self._reachable(self.sites.own) and not dials(self.sites, site)
+            link.problem = "it has not dialed this site"
 
     def _reachable(self, site: int) -> bool:
         return self.sites.sites[site].reachable

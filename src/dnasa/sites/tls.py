@@ -36,7 +36,7 @@ def server_context(keys: Path) -> ssl.SSLContext:
 def client_context(keys: Path) -> ssl.SSLContext:
     """A context for connecting to other sites with the files in `keys`, as they are now.
 
-    It does not compare host names: certificates name sites, so compare `names` with the site that was dialled.
+    It does not compare host names: certificates name sites, so compare `names` with the site that was dialed.
     """
     return _context(ssl.PROTOCOL_TLS_CLIENT, keys)
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from dnasa.arrays import to_numpy
-from dnasa.core import InputError, Network, ProcessLost
+from dnasa.core import InputError, Network, RunError
 from dnasa.data import Dataset
 from dnasa.files import to_json
 from dnasa.problems.supervised import Supervised
@@ -60,7 +60,7 @@ def _tested(
         if rows.sites and not lost:
             kind = "test" if rows.test_counts else "training"
             measured |= of_all(evaluation.at_sites(model, _parts(problem, rows), kind))
-    except ProcessLost as error:  # every process has the model
+    except RunError as error:  # every process has the model
         warnings.warn(f"The trained model was not tested: {error}", stacklevel=3)
         return None
     return measured

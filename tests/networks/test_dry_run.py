@@ -10,7 +10,7 @@ from thread_network import run_threads
 import dnasa
 from dnasa import topology
 from dnasa.core import Network
-from dnasa.runs import dry_run
+from dnasa.networks import dry_run
 
 PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(50))
 GRAPHS = [topology.ring(4), topology.star(5), topology.make("exact", 6)]
