@@ -11,7 +11,7 @@ from thread_network import run_threads
 import dnasa
 from dnasa import topology
 from dnasa.core import InputError, Network
-from dnasa.events import LOGGER, Events, json_lines
+from dnasa.events import LOGGER, Events
 from dnasa.networks.processes import Traffic
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.journal import Journal
@@ -81,21 +81,6 @@ def test_later_events_are_not_in_the_folder(tmp_path: Path) -> None:
     Events("node 1").write("refused", address="192.0.2.2", reason="certificate revoked")
     assert "refused" not in [event["event"] for event in read(tmp_path / "run" / "events-node-1.jsonl")]
     assert list(LOGGER.handlers) == before
-
-
-def test_an_event_in_a_log_is_one_line_of_json(tmp_path: Path) -> None:
-    handler = json_lines(str(tmp_path / "log.jsonl"))
-    LOGGER.addHandler(handler)
-    Events("berlin").write("refused", address="192.0.2.1", reason="two\nlines")
-    LOGGER.removeHandler(handler)
-    handler.close()
-    (event,) = read(tmp_path / "log.jsonl")
-    assert (event["site"], event["event"], event["reason"]) == ("berlin", "refused", "two\nlines")
-
-
-def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Cannot write the log"):
-        json_lines(str(tmp_path / "missing" / "log.jsonl"))
 
 
 def test_another_run_in_the_folder_appends_to_the_audit(tmp_path: Path) -> None:
