@@ -150,21 +150,6 @@ def early_momentum() -> Rule:
     )
 
 
-class Restarts(NamedTuple):
-    x: Array
-    restarts: Array
-
-
-def counted_restarts() -> Rule:
-    """D-SGD that counts how often it was restarted."""
-    return Rule(
-        lambda x: Restarts(x, x[..., :1] * 0),
-        lambda s, gradients, t: ((s.x - ETA * gradients[0],), s),
-        lambda s, mixed: s._replace(x=mixed[0]),
-        restart=lambda s: s._replace(restarts=s.restarts + 1),
-    )
-
-
 def sgd() -> Rule:
     return rules.dsgd(lambda t: ETA)
 
@@ -189,7 +174,6 @@ CASES = {
     "averaged answer": Case(averaged_answer),
     "number on the wire": Case(number_on_the_wire),
     "early": Case(early_momentum),
-    "restart": Case(counted_restarts),
     "push-sum, tracking": Case(lambda: rules.push_sum(two_exchanges()), topology.directed_exponential),
     "compression": Case(sgd, channel=channels.choco(channels.top_k(0.4), gamma=0.3)),
     "moniqua": Case(early_momentum, channel=channels.moniqua("8,4/2")),

@@ -47,12 +47,12 @@ class StackedLoss(NamedTuple):
     slopes: Loss
     class_weight: Tensor | None = None
 
-    def total(self, outputs: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
+    def total(self, outputs: Tensor, targets: Tensor, weight: float | Tensor = 1.0) -> Tensor:
         """Each model's sum of the losses of its rows, which count with these weights."""
         return (self.values(outputs, targets) * self._row_weight(weight, targets)).sum(1)
 
     def gradient(self, outputs: Tensor, targets: Tensor, weight: float | Tensor) -> Tensor:
-        """The gradients of these sums at the outputs; one weight may count for all rows."""
+        """The gradients of these sums at the outputs."""
         weight = self._row_weight(weight, targets)
         return self.slopes(outputs, targets) * (weight if isinstance(weight, float) else weight[..., None])
 

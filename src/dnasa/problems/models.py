@@ -191,6 +191,8 @@ class GPT(nn.Module):
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(width, heads, 4 * width, dropout, **options) for _ in range(layers)
         )
+        for layer in self.layers:
+            layer.dropout = nn.Identity()  # GPT-2 has none after the activation
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, symbols, bias=False)
         future = nn.Transformer.generate_square_subsequent_mask(context)

@@ -15,7 +15,7 @@ from dnasa.data import Dataset
 from dnasa.data.partitions import class_table, label_difference
 from dnasa.data.validation import validation_name
 from dnasa.problems.cuda_graphs import CudaGraphs
-from dnasa.problems.losses import KNOWN, Loss, accuracy, stacked
+from dnasa.problems.losses import Loss, accuracy, stacked
 from dnasa.problems.modules import FlatModule, check_number
 from dnasa.problems.problem import function_name
 from dnasa.problems.sharded import SEEDING, Sharded, Shards, seeded
@@ -28,7 +28,6 @@ SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GP
 IGNORED = -100  # the label that torch's losses leave out
 DIFFERENT = 0.45  # labels, for a warning about batch norm: 0.3 to 0.5 is dirichlet(0.5), from 0.5 on dirichlet(0.1)
 STATISTICS = 16  # batches of each node from which the statistics of batch norm are computed for a test
-VECTORIZED = (*KNOWN, accuracy)  # measures that torch.vmap computes for many models at once
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 Batch = Callable[[Tensor], tuple[Tensor, Tensor]]  # the inputs and targets of these rows
 Model = Callable[[], nn.Module] | nn.Module
@@ -377,8 +376,16 @@ class Supervised(Sharded):
                 x, y = batch(part)
                 outputs = self._outputs(flat, x, statistics)
                 for name, measure in self.measures.items():
-                    totals[name] += weight * len(part) * _for_each(measure, outputs, y)
+                    totals[name] += weight * len(part) * self._each(measure, outputs, y)
         return totals
+
+    def _each(self, measure: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The measure of each model's outputs, (R,); for many models at once where there is a formula."""
+        if self.stack is not None and measure is accuracy:
+            return (outputs.argmax(-1) == targets).double().mean(1)
+        if self.stack is not None and (known := stacked(measure)) is not None:
+            return known.total(outputs, targets.expand(len(outputs), *targets.shape)) / targets.numel()
+        return torch.stack([torch.as_tensor(measure(one, targets), device=outputs.device) for one in outputs])
 
     def _outputs(self, flat: Tensor, x: Tensor, statistics: Tensor) -> Tensor:
         """The outputs of all models on the same rows."""
@@ -423,13 +430,6 @@ class Supervised(Sharded):
     def _in_batches(self, rows: Tensor) -> Sequence[Tensor]:
         """Split rows into batches of at least `batch` if possible: statistics of fewer rows would differ from training."""
         return rows.tensor_split(max(1, len(rows) // self.batch))
-
-
-def _for_each(measure: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The measure of each model's outputs, (R,)."""
-    if measure in VECTORIZED:
-        return torch.vmap(measure, (0, None))(outputs, targets)
-    return torch.stack([torch.as_tensor(measure(one, targets), device=outputs.device) for one in outputs])
 
 
 def _are_classes(outputs: object, targets: Tensor) -> bool:
