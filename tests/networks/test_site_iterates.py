@@ -152,4 +152,4 @@ def test_sites_that_do_not_all_keep_a_folder_are_told_before_the_first_step(tmp_
 
     with connected(tmp_path, graph) as networks:
         for line in in_threads(train, networks):
-            assert "the run folder is given at berlin and missing at paris" in line
+            assert "run_folder is given at berlin and missing at paris" in line
