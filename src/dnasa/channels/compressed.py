@@ -29,16 +29,6 @@ class Codec(NamedTuple):
     name: str
     gamma: float | None = 0.3
 
-    def size(self, message: Array, number: int, t: int) -> float:
-        """The bytes of a row, the same for all messages and steps: the `size` of a channel.
-
-        Args:
-            message: The message.
-            number: Its number within the step.
-            t: The step, from 0.
-        """
-        return self.row_bytes(message)
-
     def __repr__(self) -> str:
         return f"Codec {self.name}, {'no memory' if self.gamma is None else f'gamma = {self.gamma:.3g}'}"
 
@@ -57,7 +47,7 @@ def without_memory(codec: Codec) -> Channel:
         _check(codec, message)
         return ()
 
-    return Channel(init, exchange, settings=codec.name, size=codec.size)
+    return Channel(init, exchange, settings=codec.name, size=lambda message, number, t: codec.row_bytes(message))
 
 
 def choco(codec: Codec, gamma: float | None = None) -> Channel:
@@ -93,8 +83,10 @@ def choco(codec: Codec, gamma: float | None = None) -> Channel:
         _check(codec, message)
         return 0 * message, 0 * message
 
-    settings = [codec.name, factor]
-    return Channel(init, exchange, settings, codec.size, fixed_graph=True)  # W xhat is a sum over all steps
+    def size(message: Array, number: int, t: int) -> float:
+        return codec.row_bytes(message)
+
+    return Channel(init, exchange, [codec.name, factor], size, fixed_graph=True)  # W xhat is a sum over all steps
 
 
 def _transmit(codec: Codec, arrays: Sequence[Array], multiply: Multiply, t: int) -> tuple[Messages, Messages]:

@@ -225,14 +225,10 @@ class Decentralized(torch.optim.Optimizer):
         if self.node.alone_on_gpu or all(map(_is_finite, gradients)):
             return
         parameters = self.node.parameters
-        worst = next(g for g in gradients if not _is_finite(g))
-        each = zip(parameters.names, parameters.values, views(worst, parameters.trained), strict=True)
-        parts = [(name, kind, a) for name, x, g in each for kind, a in (("weights", x), ("gradient", g))]
-        name, kind, _ = next(part for part in parts if not _is_finite(part[2]))
-        reason = (
-            f"At {self.network.processes.name_of(self.network.rank)}, step {self.t + 1}: the {kind} of {name} is not finite. "
-            "Check this process's batch and loss."
-        )
+        worst = next(views(g, parameters.trained) for g in gradients if not _is_finite(g))
+        name = next(name for name, g in zip(parameters.names, worst, strict=True) if not _is_finite(g))
+        where = f"At {self.network.processes.name_of(self.network.rank)}, step {self.t + 1}"
+        reason = f"{where}: the gradient of {name} is not finite. Check this process's batch, loss and weights."
         self.network.processes.membership.fail(reason)
         raise RunError(reason)
 

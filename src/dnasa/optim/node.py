@@ -149,17 +149,11 @@ class Node:
 
     def _check_first_point(self, point: Tensor, has_closure: bool) -> None:
         """Check that the gradient computed before the first step is at the rule's first point."""
-        if self.rule.points is None or torch.allclose(point, self.parameters.row(), equal_nan=True):
-            return
-        if self.t > 0:
+        elsewhere = self.rule.points is not None and not torch.allclose(point, self.parameters.row(), equal_nan=True)
+        if elsewhere and (self.t > 0 or not has_closure):
             raise InputError(
-                "The model's parameters are not those of the optimizer's state, and this rule cannot begin elsewhere: load "
-                "the model and the optimizer as they were saved together."
-            )
-        if not has_closure:
-            raise InputError(
-                "This rule takes its first gradient at another point than the start: call step(closure) with a function that "
-                "clears the gradients, computes the loss and calls backward."
+                "This rule takes its first gradient at another point: call step(closure) with a function that clears the "
+                "gradients, computes the loss and calls backward, or load model and optimizer as they were saved together."
             )
 
     def halt(self) -> None:
