@@ -89,8 +89,10 @@ def _last_row(path: Path) -> dict[str, Any]:
     answers = list({row.get("run"): row for row in rows if is_answer(row)}.values())
     if len({tuple(row.get(name) for name in ("rule", "schedule", "eta")) for row in answers}) != 1:
         return {"step": rows[-1].get("step")} if rows else {}
-    means = {name: [float(row.get(name, "nan")) for row in answers] for name in METRICS}
-    known = {name: mean(values) for name, values in means.items() if all(map(isfinite, values))}
+    columns: dict[str, list[Any]] = {name: [row.get(name) for row in answers] for name in METRICS}
+    known = {
+        name: mean(some) for name, some in columns.items() if all(isinstance(v, float) and isfinite(v) for v in some)
+    }
     return {"step": ", ".join(dict.fromkeys(str(row.get("step")) for row in answers))} | known
 
 
