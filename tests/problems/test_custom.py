@@ -62,18 +62,18 @@ def quadratic(x: Any, node: int) -> Any:
 
 
 FUNCTIONS: dict[str, tuple[Callable[[Any], Custom], Callable[..., Any], int, str]] = {
-    "gradient": (lambda f: Custom(f, np.zeros(DIM)), node_gradient, 2 * NODES + 4, "The gradient of node 3 at step 2"),
+    "gradient": (lambda f: Custom(f, np.zeros(DIM)), node_gradient, 2 * NODES + 4, "At step 2: The gradient of node 3"),
     "batched": (
         lambda f: Custom(f, np.zeros(DIM), batched=True),
         batched_gradient,
         4,  # the second call checks the rows
-        "The batched gradient of nodes 0 to 4 at step 2",
+        "At step 2: The batched gradient of nodes 0 to 4",
     ),
     "from_loss": (
         lambda f: Custom.from_loss(f, np.zeros(DIM)),
         node_loss,
         NODES + 1,
-        "The gradient of node 0 at step 1",
+        "At step 1: The gradient of node 0",
     ),
     "loss": (
         lambda f: Custom(node_gradient, np.zeros(DIM), loss=f),
@@ -164,9 +164,9 @@ def test_processes_give_the_simulators_iterates(operator: Callable[..., Any] | N
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda x: x[0], r"batched gradient at step 0 is float64 of shape \(1, 5, 3\): return .* \(1, 1, 5, 3\)"),
-        (lambda x: "no", "batched gradient at step 0 is str: return an array of real numbers"),
-        (lambda x: x * np.array([[1], [1], [np.nan], [1], [1]]) + x, "gradient of node 2 at step 0 is not finite"),
+        (lambda x: x[0], r"batched gradient is float64 of shape \(1, 5, 3\): return .* \(1, 1, 5, 3\)"),
+        (lambda x: "no", "batched gradient is str: return an array of real numbers"),
+        (lambda x: x * np.array([[1], [1], [np.nan], [1], [1]]) + x, "gradient of node 2 is not finite"),
     ],
 )
 def test_mistakes_in_batched_gradients_get_one_line(returned: Callable[..., Any], message: str) -> None:

@@ -270,15 +270,13 @@ def test_what_is_no_problem_is_refused(problem: Any, words: str) -> None:
         solve(problem, topology.ring(5), steps=1)
 
 
-@pytest.mark.parametrize(
-    ("start", "words"), [([0.0, 0.0], "not list"), (np.zeros((2, 2)), r"not an array of shape \(2, 2\)")]
-)
-def test_a_start_that_is_no_vector_is_named(start: Any, words: str) -> None:
+@pytest.mark.parametrize("start", [[0.0, 0.0], np.zeros((2, 2))])
+def test_a_start_that_is_no_vector_is_refused(start: Any) -> None:
     class Wrong(Minimal):
         def start(self, seed: int) -> Array:
             return start
 
-    with pytest.raises(InputError, match=rf"start must return a one-dimensional NumPy array or torch tensor, {words}"):
+    with pytest.raises(InputError, match="start must return a one-dimensional NumPy array or torch tensor"):
         solve(Wrong(), topology.ring(5), steps=1)
 
 

@@ -100,6 +100,10 @@ def _runs(rule: Any, eta: Any) -> list[Any]:
     """Variants of named rules, and the user's rules, in the order given."""
     each = [rule] if isinstance(rule, (str, Rule, Variant)) or not isinstance(rule, Iterable) else list(rule)
     named = distinct("rule", [name for name in each if not isinstance(name, (Rule, Variant))])
+    if any(map(callable, named)):
+        raise InputError(
+            "A function that makes a rule is not a rule: call it with its schedules, or register it by name."
+        )
     if not each:
         raise InputError(f"No rule given. Choose from: {', '.join(RULES)}.")
     if np.ndim(eta) > 1:

@@ -136,13 +136,13 @@ class Custom(Problem):
         try:
             value = self.gradient_function(copied(x), rngs.node_array.copy(), rngs.at(t))  # it may change its arguments
         except Exception as error:
-            name_user_code(error, lambda: f"The batched gradient of {nodes_text(rngs.nodes)} at step {t}")
+            name_user_code(error, lambda: f"The batched gradient of {nodes_text(rngs.nodes)}")
             raise
-        return _like(value, x, f"batched gradient at step {t}")
+        return _like(value, x, "batched gradient")
 
     def _node_by_node(self, x: Array, nodes: range, rngs: Generators, t: int) -> Array:
         g, points, function, node = copied(x), copied(x), self.gradient_function, nodes[0]
-        with UserCode(lambda: f"The gradient of node {node} at step {t}"):
+        with UserCode(lambda: f"The gradient of node {node}"):
             for v in range(len(x)):  # variants of a seed have the same samples
                 rngs.at(t)
                 for s, generators in enumerate(rngs.generators):
@@ -150,7 +150,7 @@ class Custom(Problem):
                     for k, (node, rng) in enumerate(zip(nodes, generators, strict=True)):
                         value = function(rows[k], node, rng)
                         if not _is_like(value, self.point):
-                            value = _like(value, self.point, f"gradient of node {node} at step {t}")
+                            value = _like(value, self.point, f"gradient of node {node}")
                         out[k] = value
         return g
 
@@ -159,9 +159,7 @@ class Custom(Problem):
         wrong = ~(abs(g) < np.inf).all(-1) & moderate(x)
         if wrong.any():
             node = nodes[int(np.argwhere(to_numpy(wrong))[0, -1])]
-            raise InputError(
-                f"The gradient of node {node} at step {t} is not finite although x is: check the gradient function."
-            )
+            raise InputError(f"The gradient of node {node} is not finite although x is: check the gradient function.")
 
     def _check_rows(self, g: Array, x: Array, rngs: Generators, t: int) -> None:
         """Check once in a run that two nodes alone, in reverse order, get the rows they have among all nodes.
