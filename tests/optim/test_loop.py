@@ -3,6 +3,7 @@
 import copy
 import math
 import re
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +15,7 @@ from test_optim import RING, alone, backward, flat, model
 from thread_network import run_threads
 
 from dnasa.core import InputError, Network, RunError
-from dnasa.optim import Decentralized, Join
+from dnasa.optim import Decentralized, Join, checks
 
 
 def batches(opt: Decentralized, net: Any, node: int, steps: Iterable[int], bad: Sequence[int] = ()) -> None:
@@ -240,3 +241,78 @@ def test_a_parameter_frozen_later_and_a_learning_rate_set_later_are_refused() ->
     net[0].weight.requires_grad_(False)
     with pytest.raises(InputError, match="frozen now: make a new optimizer"):
         batches(opt, net, 0, range(1))
+
+
+# ---------------------------------------------------------------- mistakes that would go unnoticed
+
+
+@pytest.mark.parametrize("change", ["order", "activation"])
+@pytest.mark.parametrize("named", [True, False])
+def test_parameters_of_equal_shapes_that_belong_to_other_models_are_noticed(change: str, named: bool) -> None:
+    def work(network: Network) -> None:
+        net = torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.Tanh(), torch.nn.Linear(5, 5))
+        if network.rank == 3 and change == "activation":
+            net[1] = torch.nn.ReLU()
+        given = list(net.named_parameters()) if named else list(net.parameters())
+        opt = Decentralized(given[2:] + given[:2] if network.rank == 3 and change == "order" else given, network)
+        backward(net, network.rank, 0)
+        opt.step()
+
+    place = r"Tanh\(\) at rank 0 and .*ReLU\(\)" if change == "activation" else "0.weight.* at rank 0 and .*2.weight.*"
+    with pytest.raises(InputError, match=rf"is .*{place} at rank 3"):
+        run_threads(RING, work)
+
+
+def test_a_parameter_replaced_after_the_optimizer_was_made_is_refused() -> None:
+    net = model()
+    opt = Decentralized(net, alone())
+    net[0].weight = torch.nn.Parameter(net[0].weight.detach().clone())
+    backward(net, 0, 0)
+    with pytest.raises(InputError, match=r"'0\.weight' .* replaced or added after the optimizer was made"):
+        opt.step()
+
+
+@pytest.mark.parametrize("cleared", [True, False])
+def test_a_step_without_a_backward_pass_gets_one_warning(cleared: bool, recwarn: pytest.WarningsRecorder) -> None:
+    def work(network: Network) -> None:
+        net = model()
+        opt = Decentralized(net, network)
+        for t in range(3):
+            if cleared:
+                opt.zero_grad()
+            if network.rank != 2:
+                backward(net, network.rank, t)
+            opt.step()
+
+    run_threads(RING, work)
+    found = [str(w.message) for w in recwarn if "backward()" in str(w.message)]
+    assert found == ["At rank 2, step 1: no parameter has got a gradient: call backward() before step()."]
+
+
+@pytest.mark.parametrize(("slow", "told"), [("exchange", 1), ("gradient", 0), ("gradient of one node", 0)])
+def test_exchanges_that_take_longer_than_gradients_get_one_warning(
+    slow: str, told: int, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = [0.0] * 4
+    rank_of = threading.local()
+    monkeypatch.setattr(checks, "perf_counter", lambda: clocks[rank_of.rank])
+
+    def work(network: Network) -> None:
+        rank, net = network.rank, model()
+        rank_of.rank = rank
+        opt = Decentralized(net, network)
+        take = opt.node.step
+
+        def step(gradients: Any) -> None:
+            take(gradients)
+            clocks[rank] += 5 if slow == "exchange" or (slow == "gradient of one node" and rank) else 1
+
+        opt.node.step = step  # type: ignore[method-assign]
+        for t in range(30):
+            clocks[rank] += 5 if slow == "gradient" or (slow == "gradient of one node" and not rank) else 1
+            batches(opt, net, rank, [t])
+
+    run_threads(RING, work)
+    found = [str(w.message) for w in recwarn if "longer than gradients" in str(w.message)]
+    assert len(found) == told
+    assert all("5 s and 1 s per step" in text and "compress='moniqua:8'" in text for text in found)

@@ -19,15 +19,19 @@ def settings(node: Node, model: nn.Module | None) -> dict[str, Any]:
     """What every process must have been given."""
     parameters = node.parameters
     kinds = {"parameters": parameters.trained, "frozen_parameters": parameters.frozen, "buffers": node.buffers.tensors}
-    modules = re.sub("0x[0-9a-f]+", "", repr(model)).splitlines()  # models of equal shapes may differ in an activation
     return {
         "rule": node.recipe.name,
         "overlap": node.overlap,
         "weight_decay": parameters.decays,
         **{f"shape_of_{name}": [[*p.shape, str(p.dtype)] for p in each] for name, each in kinds.items()},
         "name_of_a_parameter": parameters.names,
-        "model": [line.strip() for line in modules],
+        "model": described(model),
     }
+
+
+def described(model: nn.Module | None) -> list[str]:
+    """The modules of a model: models of equal shapes may differ in an activation."""
+    return [line.strip() for line in re.sub("0x[0-9a-f]+", "", repr(model)).splitlines()]
 
 
 def start_at_the_same_point(node: Node) -> None:

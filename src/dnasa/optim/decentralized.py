@@ -12,6 +12,7 @@ from dnasa.core import InputError, Network, Rule, RunError, Schedule
 from dnasa.networks.processes import agree
 from dnasa.optim.agreement import settings, start_at_the_same_point
 from dnasa.optim.buffers import MixedBuffers
+from dnasa.optim.checks import Checks
 from dnasa.optim.flat import NO_LEARNING_RATE, Flat, ParameterGroup, check_group, views
 from dnasa.optim.node import Node
 from dnasa.optim.recovery import Recovery
@@ -97,6 +98,7 @@ class Decentralized(torch.optim.Optimizer):
         self.node = Node(parameters, mixed, network, rule, eta, schedule, steps, overlap)
         own = settings(self.node, model)
         self.recovery = Recovery(self.node, own)
+        self.checks = Checks(self.node, model)
         self.wrapping: Wrapping | None = None
         self.joined = False  # whether processes have different numbers of batches, inside `Join`
         if network.processes.membership.join is not None:
@@ -173,6 +175,8 @@ class Decentralized(torch.optim.Optimizer):
         def attempt() -> bool:
             self._begin(True)
             has_batch, skip = self._vote(has_batch=False, skip=False)
+            if has_batch:
+                self._check_first_pass()
             if has_batch and not skip:
                 self.zero_grad()
                 self._take_step(self.node.gradients(self.zero_grad))
@@ -194,15 +198,23 @@ class Decentralized(torch.optim.Optimizer):
         if self.t == self.node.recipe.steps:
             warnings.warn(BEYOND.format(self.t), stacklevel=5)
         loss = _loss(closure)
-        if self.wrapping is not None:
-            self.wrapping.check()
-            self.wrapping = None
+        self._check_first_pass()
+        self.checks.gradients()
         self.node.check_unchanged()
         self.node.parameters.collect_gradients()
         scale = getattr(self, "grad_scale", None)  # set by a GradScaler
         if scale is not None:
             self.node.parameters.gradient.div_(scale)
         return loss
+
+    def _check_first_pass(self) -> None:
+        """Check what the first backward pass shows of the model, where all nodes make it in the same step."""
+        wrapping, self.wrapping = self.wrapping, None
+        if wrapping is not None:
+            wrapping.check()
+            if self.t == 0 and self.checks.model is None:
+                with self.recovery.exchange():
+                    wrapping.compare(self.network)
 
     def _all_skip(self, gradients: tuple[Tensor, ...]) -> bool:
         """Whether all skip this step, since the step of one node needs the messages of the others."""
@@ -233,7 +245,7 @@ class Decentralized(torch.optim.Optimizer):
         raise RunError(reason)
 
     def _take_step(self, gradients: tuple[Tensor, ...]) -> None:
-        with self.recovery.exchange():
+        with self.recovery.exchange(), self.checks.timed():
             self.node.step(gradients)
 
     # ------------------------------------------------------------ gradients, groups and checkpoints

@@ -102,6 +102,16 @@ class Flat:
             p.grad = view.detach() if p.is_contiguous() else None
         for p in self.frozen:
             p.grad = None
+        self.cleared = self.gradient._version
+
+    def untouched(self) -> bool:
+        """Whether no backward pass has changed the gradients since they were cleared."""
+        pairs = zip(self.trained, self.gradients, strict=True)
+        return (
+            self.gradient._version == self.cleared
+            and all(p.grad is None or _shares(p.grad, view) for p, view in pairs)
+            and not self.gradient.any()  # a compiled pass may leave no version
+        )
 
     def collect_gradients(self) -> None:
         """Collect the gradients in the flat vector; a parameter without a gradient has gradient zero."""

@@ -13,6 +13,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from dnasa.core import InputError, Network
+from dnasa.networks.processes import check_equal
+from dnasa.optim.agreement import described
 from dnasa.optim.flat import SHARDED
 
 
@@ -33,7 +35,7 @@ class Wrapping:
     """What the first training pass shows: the outermost module that uses a trained parameter is what a framework made."""
 
     def __init__(self, trained: Iterable[Tensor], network: Network):
-        self.trained = {id(p) for p in trained}
+        self.trained = [id(p) for p in trained]
         self.model: nn.Module | None = None
         self.sharded = False
         rank = dist.get_rank() if dist.is_initialized() else -1
@@ -71,6 +73,13 @@ class Wrapping:
                 "dnasa.optim.local_gradients(model) before the first backward pass. Inside a site: "
                 "DistributedDataParallel(model, process_group=site)."
             )
+
+    def compare(self, network: Network) -> None:
+        """Refuse other modules, or parameters in another order, than at other nodes; a node may have layers of its own."""
+        names = {} if self.model is None else {id(p): k for k, p in self.model.named_parameters() if p.requires_grad}
+        about = {"model": described(self.model), "parameter": [names.get(key, "") for key in self.trained]}
+        everyone = network.processes.allgather_json(about if names.keys() == {*self.trained} else {}, dict)
+        check_equal({network.processes.name_of(rank): each for rank, each in enumerate(everyone) if each})
 
 
 def keeps_gradients(model: DistributedDataParallel) -> bool:
