@@ -133,10 +133,10 @@ class Run:
         plan, options, writes = self.plan, self.options, self.network.processes.writes
         self.settings = run_settings(self.problem, plan, options)
         with (
+            make_progress(plan.steps, self.problem.batch, options.progress if writes else False) as self.bar,
             Session(
                 self._folder(), self.record.checkpoint_every, self.settings, plan.steps, self.network
             ) as self.session,
-            make_progress(plan.steps, self.problem.batch, options.progress if writes else False) as self.bar,
             np.errstate(all="ignore"),
             self._telling_others(),
         ):
