@@ -80,7 +80,6 @@ def connect(
         device: Where the arrays will be, "cpu" or "cuda"; by default on GPUs if every process has one.
         message_dtype: "bfloat16" or "float16": messages in 16 bits.
         channel: A channel from `dnasa.channels`, or your own.
-        survive: Whether a run over MPI continues without lost processes; needs mpirun --with-ft ulfm. Sites always do.
         compress: Compresses messages: such as "moniqua:8" or "topk:0.01", or a `Codec`.
         site: The process group of torch.distributed whose processes hold one node together: the nodes are then the sites.
         sites: A file that lists the sites: machines of different owners, each with one node, joined by TLS. The run begins

@@ -327,6 +327,6 @@ def check_equal(everyone: dict[str, dict[str, Any]]) -> None:
                 if isinstance(value, list) and isinstance(theirs, list):
                     value, theirs = next((a, b) for a, b in zip_longest(value, theirs, fillvalue="nothing") if a != b)
                 raise InputError(
-                    f"The processes were started with different settings: {name.replace('_', ' ')} is {value} at {first} "
+                    f"The processes were started with different settings: {name} is {value} at {first} "
                     f"and {theirs} at {process}. Use the same settings in every process."
                 )
