@@ -39,8 +39,8 @@ def run(
 
 
 CHANNELS = {
-    "float16": channels.cast("float16"),
-    "bfloat16": channels.cast("bfloat16"),
+    "float16": channels.compression("float16"),
+    "bfloat16": channels.compression("bfloat16"),
     "compressed": CHOCO,
     **{name: channels.compression(name) for name in ("sign", "moniqua:8", "moniqua:4,8/3")},
     "lost": channels.faulty(drop=0.3),

@@ -17,7 +17,7 @@ class Connecting(Exception):
 
 MISTAKES = {
     "There is no folder none": "--shard-dir none",
-    "There is no file none.csv": "--data none.csv --target y",
+    "Unknown data 'none.csv'": "--data none.csv --target y",
     "paris.csv has no column 'z'": "--shard-dir data --target z",
     "Unknown model 'mpl:3'": "--shard-dir data --target y --model mpl:3",
     "There is no file .*mine.py": "--shard-dir data --target y --model mine.py:make",
