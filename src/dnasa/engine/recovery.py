@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dnasa.arrays import copied
 from dnasa.core import Array, Network, ProcessLost, RunError, State, leaves, rebuilt
@@ -14,14 +14,8 @@ T = TypeVar("T")
 APART = 1000  # steps or calls between two processes of one network; those that exchange are a few apart
 
 
-class HasNetwork(Protocol):
-    """This process's part of the training; recovery replaces its network."""
-
-    network: Network
-
-
-def surviving(member: HasNetwork, work: Callable[[], T], recover: Callable[[], None]) -> T:
-    """What `work()` returns; each time processes are lost from a network that survives it, `recover()` and try again."""
+def surviving(member: Any, work: Callable[[], T], recover: Callable[[], None]) -> T:
+    """What `work()` returns; each time processes are lost from a `member.network` that survives it, `recover()` first."""
     while True:
         try:
             return work()

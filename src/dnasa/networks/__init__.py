@@ -110,7 +110,11 @@ def connect(
         channel = compression(compress)
 
     def graph(nodes: int) -> Any:
-        return _graph(topology, nodes, channel)
+        from dnasa.topology import default, make
+
+        if topology is None:
+            return default(nodes, channel=channel)
+        return make(topology, nodes) if isinstance(topology, str) else topology
 
     if engine == "simulated":
         from dnasa.networks import simulated
@@ -182,14 +186,6 @@ def _exit_together(engine: str) -> None:
 
     report_and_exit.ends_all = True  # type: ignore[attr-defined]
     sys.excepthook = report_and_exit
-
-
-def _graph(topology: Any, nodes: int, channel: Channel | None) -> Any:
-    if topology is not None and not isinstance(topology, str):
-        return topology
-    from dnasa.topology import default, make
-
-    return make(topology, nodes) if topology else default(nodes, channel=channel)
 
 
 def terminate(engine: str, code: int) -> None:

@@ -35,8 +35,6 @@ LONGEST_GREETING = 1 << 16
 CHECK = "check"  # a greeting of `dnasa sites check`
 Greeting = dict[str, Any]
 
-log = logging.getLogger("dnasa.sites")
-
 
 class Refused(Exception):
     """The other side is not let in, or said something that it must not say."""
@@ -266,8 +264,8 @@ class Door:
                 self._settle(plain)
                 with closed_on_error(connection):
                     self._enter(site, connection, greeting)
-        except (ssl.SSLEOFError, ConnectionError, TimeoutError) as error:
-            log.debug("connection lost", extra={"address": host, "reason": first_line(error)})
+        except (ssl.SSLEOFError, ConnectionError, TimeoutError):
+            pass  # the other side is gone
         except (Refused, InputError, OSError, ValueError) as error:
             known = explain(error) if alert_of(error) else getattr(error, "verify_message", "")
             self._refuse(host, known or first_line(error))

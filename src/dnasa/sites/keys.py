@@ -1,5 +1,6 @@
 """The keys of sites: an authority, a bundle of files for each site, and the list of revoked certificates."""
 
+import inspect
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
@@ -35,11 +36,6 @@ class Issued(NamedTuple):
     revoked: bool
 
 
-class Authority(NamedTuple):
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
-
-
 def make_authority(folder: Path) -> None:
     """Make the authority whose signature all sites accept: `authority.crt`, and `authority.key` to keep secret."""
     key, name = ec.generate_private_key(ec.SECP256R1()), _name(f"dnasa authority {secrets.token_hex(8)}")
@@ -59,8 +55,8 @@ def make_site(folder: Path, site: str, days: int = 730) -> Path:
     bundle, revoked = folder / site, folder / REVOKED
     if site in (AUTHORITY, AUTHORITY_KEY, ISSUED, REVOKED):
         raise InputError(f"{bundle} is a file of the authority: choose another name for the site.")
-    authority = _authority(folder)
-    key, last = ec.generate_private_key(ec.SECP256R1()), authority.certificate.not_valid_after_utc
+    authority, authority_key = _authority(folder)
+    key, last = ec.generate_private_key(ec.SECP256R1()), authority.not_valid_after_utc
     if datetime.now(UTC) + timedelta(days=days) > last:
         raise InputError(
             f"The authority's certificate ends on {last:%Y-%m-%d}, before that of the site: give fewer --days, "
@@ -72,15 +68,14 @@ def make_site(folder: Path, site: str, days: int = 730) -> Path:
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]),
         x509.SubjectAlternativeName([x509.DNSName(site)]),
     )
-    issuer = authority.certificate.subject
-    certificate = _signed(_name(site), key, timedelta(days=days), issuer, authority.key, extensions)
+    certificate = _signed(_name(site), key, timedelta(days=days), authority.subject, authority_key, extensions)
     _refuse_existing(bundle)
     with _errors(bundle):
         bundle.mkdir(mode=0o700)
         _create(folder / ISSUED, _pem(certificate), os.O_APPEND)
         _create(bundle / KEY, _key_pem(key))
         _create(bundle / CERTIFICATE, _pem(certificate))
-        _create(bundle / AUTHORITY, _pem(authority.certificate))
+        _create(bundle / AUTHORITY, _pem(authority))
         if revoked.exists():
             _create(bundle / REVOKED, read_bytes(revoked))
     return bundle
@@ -88,13 +83,12 @@ def make_site(folder: Path, site: str, days: int = 730) -> Path:
 
 def revoke(folder: Path, site: str) -> list[Path]:
     """Revoke all certificates made for a site so far; return the lists written, in the folder and in the bundles in it."""
-    authority, certificates = _authority(folder), issued(folder)
+    (authority, key), certificates = _authority(folder), issued(folder)
     if site not in (names := dict.fromkeys(each.site for each in certificates)):
         known = ", ".join(names) or "none"
         raise InputError(f"No certificate was made for '{site:.70}' in {folder}. Sites there: {known:.200}.")
-    before = _revoked(folder / REVOKED, authority.certificate)
-    data = _crl(authority, sorted(before | {each.serial for each in certificates if each.site == site}))
-    own = _pem(authority.certificate)
+    serials = {each.serial for each in certificates if each.site == site} | _revoked(folder / REVOKED, authority)
+    data, own = _crl(authority, key, sorted(serials)), _pem(authority)
     bundles = sorted(path.parent for path in folder.glob(f"*/{AUTHORITY}") if _parse(path, bytes) == own)
     written = [place / REVOKED for place in (folder, *bundles)]
     for path in written:
@@ -125,11 +119,8 @@ def _site_of(certificate: x509.Certificate) -> str:
 
 
 def _key_usage(*allowed: str) -> x509.KeyUsage:
-    usages = (
-        "digital_signature content_commitment key_encipherment data_encipherment key_agreement key_cert_sign crl_sign"
-    )
-    flags = dict.fromkeys([*usages.split(), "encipher_only", "decipher_only"], False)
-    return x509.KeyUsage(**(flags | dict.fromkeys(allowed, True)))
+    flags = list(inspect.signature(x509.KeyUsage).parameters)
+    return x509.KeyUsage(**{flag: flag in allowed for flag in flags})
 
 
 def _signed(
@@ -152,20 +143,20 @@ def _issued_by(key: ec.EllipticCurvePrivateKey) -> x509.AuthorityKeyIdentifier:
     return x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
 
 
-def _crl(authority: Authority, serials: Iterable[int]) -> bytes:
+def _crl(authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, serials: Iterable[int]) -> bytes:
     """The list of revoked certificates; it is valid for ten years, so that an old one does not stop a run."""
     now = datetime.now(UTC)
-    builder = x509.CertificateRevocationListBuilder(authority.certificate.subject, now - EARLIER, now + TEN_YEARS)
+    builder = x509.CertificateRevocationListBuilder(authority.subject, now - EARLIER, now + TEN_YEARS)
     for serial in serials:
         builder = builder.add_revoked_certificate(x509.RevokedCertificateBuilder(serial, now).build())
     builder = builder.add_extension(x509.CRLNumber(int(now.timestamp())), critical=False)
-    return _pem(builder.add_extension(_issued_by(authority.key), critical=False).sign(authority.key, hashes.SHA256()))
+    return _pem(builder.add_extension(_issued_by(key), critical=False).sign(key, hashes.SHA256()))
 
 
 # ---------------------------------------------------------------- files
 
 
-def _authority(folder: Path) -> Authority:
+def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     certificate = _parse(folder / AUTHORITY, _certificate)
     key = _parse(folder / AUTHORITY_KEY, lambda data: serialization.load_pem_private_key(data, None))
     check_private(folder / AUTHORITY_KEY)
@@ -173,7 +164,7 @@ def _authority(folder: Path) -> Authority:
         raise InputError(
             f"{AUTHORITY} and {AUTHORITY_KEY} in {folder} do not belong together: use those of one `dnasa keys init`."
         )
-    return Authority(certificate, key)
+    return certificate, key
 
 
 def _certificate(data: bytes) -> x509.Certificate:

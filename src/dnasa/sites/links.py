@@ -33,7 +33,6 @@ from dnasa.sites.connecting import (
     dial,
     dials,
     explain,
-    log,
     send_greeting,
 )
 from dnasa.sites.file import Sites
@@ -578,9 +577,8 @@ class Mesh:
             pause = 0.1 if time.monotonic() > began + 1 else min(2 * pause, 1.0)
 
     def _explain(self, link: Link, error: Exception) -> None:
-        """Log why there is no connection, and warn once if the other site refuses this one."""
+        """Keep why there is no connection, and warn once if the other site refuses this one."""
         link.problem = reason = explain(error)
-        log.debug("no connection", extra={"site": link.name, "reason": reason})
         refused = isinstance(error, ssl.SSLCertVerificationError) or alert_of(error)
         if (refused or not isinstance(error, OSError | OtherRun)) and reason != link.warned:
             link.warned = reason
