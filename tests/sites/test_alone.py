@@ -71,4 +71,4 @@ def test_sites_do_not_use_another_engine(tmp_path: Path) -> None:
     (file, _) = write_sites(tmp_path, 2)
     done = run(*"train --problem least_squares --engine mpi --sites".split(), file)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "leave out the engine (--engine), or the sites" in done.stderr
+    assert "goes with the engine sites, and with no other" in done.stderr
