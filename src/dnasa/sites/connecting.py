@@ -121,14 +121,6 @@ def read_exactly(connection: ssl.SSLSocket, size: int) -> bytes:
     return bytes(data)
 
 
-def answer_check(connection: ssl.SSLSocket, checking: bool) -> None:
-    """Tell the time, and return what the other side sends to measure the latency."""
-    with closed_after(connection, CHECKING), suppress(ConnectionError):
-        send_greeting(connection, {"time": time.time(), "checking": checking})
-        while True:
-            connection.sendall(read_exactly(connection, 1))
-
-
 @contextmanager
 def closed_after(connection: socket.socket, seconds: float) -> Iterator[Callable[[str], None]]:
     """Shut the connection down if this takes longer, however slowly bytes trickle in, or when the function is called."""
@@ -263,7 +255,10 @@ class Door:
                         site, greeting = site_of(connection, self.sites), read_greeting(connection)
                 self._settle(plain)
                 with closed_on_error(connection):
-                    self._enter(site, connection, greeting)
+                    if greeting.get(CHECK):
+                        self._check(site, connection)
+                    else:
+                        self.welcome(site, connection, greeting)
         except (ssl.SSLEOFError, ConnectionError, TimeoutError):
             pass  # the other side is gone
         except (Refused, InputError, OSError, ValueError) as error:
@@ -282,9 +277,11 @@ class Door:
         level = logging.WARNING if math.log10(count).is_integer() else logging.DEBUG  # metrics count all of them
         self.events.warn("refused", f"refused {host}: {reason}", level, address=host, reason=reason, count=count)
 
-    def _enter(self, site: int, connection: ssl.SSLSocket, greeting: Greeting) -> None:
-        if not greeting.get(CHECK):
-            return self.welcome(site, connection, greeting)
-        answer_check(connection, self.checked is not None)
+    def _check(self, site: int, connection: ssl.SSLSocket) -> None:
+        """Tell the time, and return what the other side sends to measure the latency."""
+        with closed_after(connection, CHECKING), suppress(ConnectionError):
+            send_greeting(connection, {"time": time.time(), "checking": self.checked is not None})
+            while True:
+                connection.sendall(read_exactly(connection, 1))
         if self.checked is not None:
             self.checked(site)
