@@ -74,7 +74,6 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path) -> None:
         "dnasa.load('runs/a')": "A trained model needs torch: pip install 'dnasa[torch]'.",
         "dnasa.channels.sign()": "Compression needs torch: pip install 'dnasa[torch]'.",
         "dnasa.connect(compress='sign')": "Compression needs torch: pip install 'dnasa[torch]'.",
-        "dnasa.connect(message_dtype='float16')": "A message dtype of 16 bits needs torch: pip install 'dnasa[torch]'.",
         "dnasa.connect(engine='torch')": "The engine torch needs torch: pip install 'dnasa[torch]'.",
         "dnasa.data.load('digits')": "The digits data needs scikit-learn: pip install 'dnasa[data]'.",
         "dnasa.sklearn": "dnasa.sklearn needs scikit-learn: pip install 'dnasa[data]'.",

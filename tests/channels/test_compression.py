@@ -182,7 +182,7 @@ def test_a_codec_that_does_not_fit_is_refused(functions: Any, words: str) -> Non
         ("topk:2", "The share of numbers sent must be above 0 and at most 1, not 2"),
         ("topk:x", "Compression is such as topk:0.01, sign or sign,gamma=0.2; not 'topk:x'"),
         ("topk", "Compression is such as topk:0.01"),
-        ("zip", "Unknown compression 'zip'. Choose from: moniqua, topk, sign"),
+        ("zip", "Unknown compression 'zip'. Choose from: bfloat16, float16, moniqua, topk, sign"),
         ("moniqua:8,4,", "such as moniqua:8,4,8/8; not '8,4,'"),
         ("sign:3", "Compression is such as topk:0.01"),
         ("sign,gamma=2", "gamma must be a number above 0 and at most 1, not 2"),
@@ -203,6 +203,6 @@ def test_wrong_compression_gets_one_clear_line_and_exit_code_2(
 
 def test_compression_is_given_once_and_alone() -> None:
     with pytest.raises(InputError, match="cannot be combined: give one of them"):
-        dnasa.connect(GRAPH, message_dtype="float16", compress="sign")
+        dnasa.connect(GRAPH, channel=dnasa.channels.faulty(0.1), compress="sign")
     with pytest.raises(InputError, match="CHOCO needs a Codec"):
         solve(compress=8)

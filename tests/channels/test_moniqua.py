@@ -235,7 +235,7 @@ def test_the_default_graph_with_moniqua_is_the_changing_one() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(InputError, match="needs both directions of every link, and directed_ring is directed"):
+    with pytest.raises(InputError, match="does not suit directed_ring, which is directed"):
         connected(topology.directed_ring(4), 8)
 
 

@@ -112,7 +112,7 @@ def optimizer(engine: str) -> None:
         for overlap in (True, False)
     )
     assert torch.equal(hidden, plain)
-    half = solve(problem, connect(graph, engine, message_dtype="bfloat16", overlap=True), steps=60, start=start)
+    half = solve(problem, connect(graph, engine, compress="bfloat16", overlap=True), steps=60, start=start)
     if net.rank == 0:
         simulated = solve(problem, graph, steps=60, start=start)
         np.testing.assert_allclose(ends[0], simulated.x, rtol=0, atol=1e-10)
@@ -120,7 +120,7 @@ def optimizer(engine: str) -> None:
             ends[2], solve(problem, graph, "adanasa", steps=60, start=start).x, rtol=0, atol=1e-10
         )
         np.testing.assert_allclose(plain, simulated.x, rtol=0, atol=1e-10)
-        simulated_half = solve(problem, connect(graph, "simulated", message_dtype="bfloat16"), steps=60, start=start)
+        simulated_half = solve(problem, connect(graph, "simulated", compress="bfloat16"), steps=60, start=start)
         np.testing.assert_allclose(half.x, simulated_half.x, rtol=0, atol=1e-10)
         print("same optimizer")
 
@@ -214,7 +214,7 @@ def settings(engine: str) -> None:
     attempt(("complete", "star")[rank])
     attempt(rounds=1 + rank)
     attempt(every=1 + rank)
-    attempt(message_dtype=(None, "bfloat16")[rank])
+    attempt(compress=(None, "bfloat16")[rank])
     attempt()
     print("done")
 

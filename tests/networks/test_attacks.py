@@ -32,6 +32,7 @@ from dnasa.data.summaries import Summary
 from dnasa.engine.plan import _node_data
 from dnasa.engine.recovery import Position, positions_of
 from dnasa.networks.processes import agree
+from dnasa.networks.sites import root_mean_square, wrong
 from dnasa.optim.wrapping import Wrapping
 from dnasa.rules import RULES
 from dnasa.runs.divergence import Divergence
@@ -39,7 +40,6 @@ from dnasa.sites import connecting
 from dnasa.sites.connecting import LENGTH, PENDING, Refused, dial
 from dnasa.sites.file import Sites
 from dnasa.sites.keys import make_authority, make_site, revoke
-from dnasa.sites.limits import root_mean_square, wrong
 from dnasa.sites.links import ARRIVED, EARLY_LIMIT, HEADER, MESSAGE, NETWORKS, STATE, Inbox, Key
 from dnasa.sites.tls import client_context
 from dnasa.tasks.sources import checked_summaries
@@ -550,8 +550,8 @@ def test_a_certificate_that_is_not_that_of_another_site_is_refused_and_logged(
 @pytest.mark.parametrize(
     ("greeting", "reason"),
     [
-        (b"[" * 60_000, "its greeting is not JSON"),
-        (b"[]", "its greeting is not an object"),
+        (b"[" * 60_000, "its greeting is not a JSON object"),
+        (b"[1]", "its greeting is not a JSON object"),
         (b'{"run": "another"}', "The sites run different things"),
         (None, "its greeting has 4294967295 bytes"),
     ],

@@ -23,7 +23,6 @@ UNEVEN: dict[str, Any] = {
     "compute": [0.1, 0.2, 0.3, 0.4, 0.05, 0.6],
     "bandwidth": [0.02, 0.01, 0.04, 0.02, 0.05, 0.03],
     "latency": 20,
-    "link": [{"nodes": [0, 1], "bandwidth": 0.001}, {"nodes": [3, 2], "latency": 500}],
 }
 GRAPHS = {
     "ring": topology.ring(6),
@@ -46,15 +45,6 @@ def predicted(
 # ---------------------------------------------------------------- a literal twin
 
 
-def of_link(links: Mapping[str, Any], i: int, j: int) -> tuple[float, float]:
-    """The bandwidth and the latency between i and j."""
-    bandwidth, latency = np.inf, links["latency"]
-    for link in links.get("link", []):
-        if set(link["nodes"]) == {i, j}:
-            bandwidth, latency = link.get("bandwidth", bandwidth), link.get("latency", latency)
-    return bandwidth, latency / 1000
-
-
 def exchanged(times: list[float], links: Mapping[str, Any], graph: Topology, size: float) -> list[float]:
     """Node by node: i waits for its own messages and for those of each j that it receives from."""
     W, nodes = graph.sparse.toarray(), range(graph.nodes)
@@ -67,9 +57,8 @@ def exchanged(times: list[float], links: Mapping[str, Any], graph: Topology, siz
         done = times[i] + sending[i]
         for j in nodes:
             if i != j and W[i, j] != 0:
-                bandwidth, latency = of_link(links, i, j)
-                leaves = max(times[j], times[i] + latency)
-                done = max(done, leaves + max(sending[j], size / bandwidth) + latency)
+                latency = links["latency"] / 1000
+                done = max(done, max(times[j], times[i] + latency) + sending[j] + latency)
         after.append(done)
     return after
 
@@ -195,12 +184,9 @@ def test_a_resumed_run_continues_its_clock(overlap: bool, tmp_path: Path) -> Non
 
 def test_a_file_and_a_dictionary_say_the_same(tmp_path: Path) -> None:
     path = tmp_path / "links.toml"
-    path.write_text(
-        "compute = [0.1, 0.2, 0.3]\nbandwidth = 20\nlatency = 30  # ms\n[[link]]\nnodes = [0, 2]\nlatency = 100\n"
-    )
+    path.write_text("compute = [0.1, 0.2, 0.3]\nbandwidth = 20\nlatency = 30  # ms\n")
     found = read_links(path, 3)
     assert (found.compute, found.bandwidth, found.latency) == ([0.1, 0.2, 0.3], 20, 30)
-    assert [(link.nodes, link.latency) for link in found.link] == [((0, 2), 100)]
 
 
 @pytest.mark.parametrize(
@@ -213,10 +199,6 @@ def test_a_file_and_a_dictionary_say_the_same(tmp_path: Path) -> None:
         ({"bandwidth": 0}, "bandwidth: .* greater than 0"),
         ({"bandwidth": True}, "bandwidth: .* valid number"),
         ({"latency": "20 ms"}, "latency: .* valid number"),
-        ({"link": {"nodes": [0, 1]}}, "link: .* valid list"),
-        ({"link": [{"nodes": [0, 6]}]}, r"link.nodes must be two nodes from 0 to 5, not \[0, 6\]."),
-        ({"link": [{"nodes": [0]}]}, "link.nodes: Field required"),
-        ({"link": [{"nodes": [0, 1], "bandwidth": -1}]}, "link.bandwidth: .* greater than 0"),
     ],
 )
 def test_wrong_links_are_refused(change: dict[str, Any], message: str) -> None:

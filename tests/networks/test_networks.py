@@ -11,7 +11,7 @@ import torch
 from thread_network import run_threads
 
 from dnasa import topology
-from dnasa.channels import cast, exchange
+from dnasa.channels import compression, exchange
 from dnasa.channels.exchange import row_bytes
 from dnasa.core import InputError, Messages, MessageSettings, Network, ProcessLost, Sent
 from dnasa.networks import simulated, torchdist
@@ -56,7 +56,7 @@ def test_rounds_with_a_channel_and_on_a_directed_graph_are_powers_of_w(arrays: l
     network = simulated.connect(graph)
     np.testing.assert_allclose(twice, mix(network, *mix(network, arrays[0]))[0])
     sixteen = torch.from_numpy(arrays[0]).float()
-    ring, channel = topology.ring(12), cast("bfloat16")
+    ring, channel = topology.ring(12), compression("bfloat16")
     (twice,) = mix(simulated.connect(ring, rounds=2, channel=channel), sixteen)
     once = simulated.connect(ring, channel=channel)
     torch.testing.assert_close(twice, mix(once, *mix(once, sixteen))[0])
@@ -139,7 +139,7 @@ def test_bytes_are_those_of_an_all_reduce_where_it_is_one() -> None:
     assert sent(topology.complete(8)) == 2 * 7 * 10
     assert sent(topology.ring(3)) == 2 * 2 * 10  # with weights of 1/3, the complete graph
     assert sent(topology.complete(2)) == 2 * 10
-    assert sent(topology.complete(8), channel=cast("bfloat16")) == 8 * 7 * 10
+    assert sent(topology.complete(8), channel=compression("bfloat16")) == 8 * 7 * 10
     assert sent(topology.complete(8, weights="lazy")) == 8 * 7 * 10
     both = topology.changing([topology.complete(8), topology.complete(8)])
     assert sent(both) == 8 * 7 * 10

@@ -145,7 +145,7 @@ def test_a_process_that_joins_has_the_mean_of_the_others_and_their_frozen_parame
 @pytest.mark.filterwarnings("ignore:After step")
 def test_a_process_with_another_rule_is_refused_and_the_others_continue(tmp_path: Path) -> None:
     def join(late: Process) -> None:
-        with pytest.raises(InputError, match="another setting of rule than this process"):
+        with pytest.raises(InputError, match=r"rule is .*dnasa.* at the others and .*adanasa.* at this process"):
             Decentralized(model(), late.connect(), "adanasa")
         late.end()
 
@@ -258,20 +258,17 @@ def test_a_site_that_joins_with_other_data_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "here", "lost", "joined", "line"),
+    ("here", "lost", "joined", "line"),
     [
-        (["berlin", "paris", "lyon"], [0, 2], [1], [], "continues without paris: 2 sites."),
-        (["berlin", "paris", "lyon"], [0, 1, 2], [], [1], "continues with paris: 3 sites."),
-        (["berlin", "paris"], [0], [1], [], "continues without paris: berlin trains on alone."),
-        ([], [0, 2], [1], [], "continues without node 1: 2 nodes."),
-        ([], [2], [0, 1], [], "continues without nodes 0, 1: node 2 trains on alone."),
+        ([0, 2], [1], [], "without paris: 2 sites."),
+        ([0, 1, 2], [], [1], "with paris: 3 sites."),
+        ([0], [1, 2], [], "without paris, lyon: 1 site."),
     ],
 )
-def test_a_change_is_said_in_one_line(
-    names: list[str], here: list[int], lost: list[int], joined: list[int], line: str
-) -> None:
-    network: Any = SimpleNamespace(processes=Processes(names=names, node_ids=here), nodes=len(here))
-    with pytest.warns(UserWarning, match=f"^After step 7 the run {re.escape(line)}$"):
+def test_a_change_is_said_in_one_line(here: list[int], lost: list[int], joined: list[int], line: str) -> None:
+    processes = Processes(names=["berlin", "paris", "lyon"], node_ids=here)
+    network: Any = SimpleNamespace(processes=processes, nodes=len(here))
+    with pytest.warns(UserWarning, match=f"^After step 7 the run continues {re.escape(line)}$"):
         warn_of_changes(network, lost, joined, 7)
 
 

@@ -13,8 +13,9 @@ from local_sites import local_sites
 
 import dnasa
 from dnasa import topology
+from dnasa.channels import compression
 from dnasa.core import Array, InputError, Network
-from dnasa.networks import choose_channel, with_timing
+from dnasa.networks import with_timing
 from dnasa.networks.members import Members
 from dnasa.networks.sites import SiteNetworks, described
 from dnasa.rules.registry import RULES, example
@@ -37,7 +38,7 @@ def solve(network: Any, rule: str, **options: Any) -> Any:
 def connected(
     folder: Path, graph: Any, rounds: Any = None, every: int = 1, hidden: Any = (), **how: Any
 ) -> Iterator[list[Network]]:
-    channel = choose_channel(how.get("dtype"), None, how.get("compress"))
+    channel = compression(how["compress"]) if "compress" in how else None
     members = [
         Members(given, described(given, graph, rounds, channel, every), 60.0)
         for given in local_sites(folder, NODES, hidden)
@@ -106,7 +107,7 @@ def test_every_rule_has_the_simulators_iterates(tmp_path: Path, name: str) -> No
     [
         ({"compress": "sign"}, ["dnasa", "adanasa", "dsgd"]),
         ({"compress": "moniqua:8,4,8/8"}, ["adanasa"]),
-        ({"dtype": "bfloat16"}, ["dnasa"]),
+        ({"compress": "bfloat16"}, ["dnasa"]),
         ({"rounds": 2}, ["dnasa", "adanasa"]),
         ({"every": 3}, ["dnasa", "adanasa"]),
     ],
@@ -115,10 +116,9 @@ def test_messages_that_are_compressed_rare_or_in_several_rounds(
     tmp_path: Path, how: dict[str, Any], rules: list[str]
 ) -> None:
     graph = GRAPHS["ring"]
-    options = {"message_dtype" if name == "dtype" else name: value for name, value in how.items()}
     with connected(tmp_path, graph, **how) as networks:
         for rule in rules:
-            check(networks, graph, rule, **options)
+            check(networks, graph, rule, **how)
 
 
 def test_hidden_exchanges(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from torch import nn
 
 import dnasa
 from dnasa import rules, solve, topology
-from dnasa.channels import cast, exchange
+from dnasa.channels import compression, exchange
 from dnasa.core import Array, InputError, Messages, Network, Rule, Sent, Snapshot
 from dnasa.engine import side_by_side
 from dnasa.engine.steppers import Overlapped
@@ -634,10 +634,10 @@ def test_messages_in_16_bits_halve_the_bytes_and_preserve_the_mean(dtype: str) -
 
     for processes in (4, 2):
         full = run_threads(RING, work, processes)
-        half = run_threads(RING, work, processes, cast(dtype))
-        tensors = run_threads(RING, lambda network: work(network, True), processes, cast(dtype))
+        half = run_threads(RING, work, processes, compression(dtype))
+        tensors = run_threads(RING, lambda network: work(network, True), processes, compression(dtype))
         rows, exact = (np.concatenate([r for r, _ in some], axis=1) for some in (half, full))
-        (simulated,) = mix(dnasa.networks.simulated.connect(RING, channel=cast(dtype)), x)
+        (simulated,) = mix(dnasa.networks.simulated.connect(RING, channel=compression(dtype)), x)
         np.testing.assert_allclose(rows, simulated, rtol=0, atol=1e-6)
         np.testing.assert_allclose(rows, np.concatenate([r for r, _ in tensors], axis=1), atol=1e-7)
         np.testing.assert_allclose(rows.mean(1), x.mean(1), rtol=0, atol=1e-6)
@@ -652,7 +652,7 @@ def test_numbers_too_large_for_16_bits_preserve_the_mean() -> None:
         def local(n: Network) -> torch.Tensor:
             return mix(n, x[:, list(n.local_nodes)])[0].clone()
 
-        rows = run_threads(RING, local, processes, cast("float16"))
+        rows = run_threads(RING, local, processes, compression("float16"))
         assert torch.cat(rows, 1).mean() == pytest.approx(float(x.mean()))
 
 

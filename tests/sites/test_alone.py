@@ -17,7 +17,7 @@ class Connecting(Exception):
 
 MISTAKES = {
     "There is no folder none": "--shard-dir none",
-    "There is no file none.csv": "--data none.csv --target y",
+    "Unknown data 'none.csv'": "--data none.csv --target y",
     "paris.csv has no column 'z'": "--shard-dir data --target z",
     "Unknown model 'mpl:3'": "--shard-dir data --target y --model mpl:3",
     "There is no file .*mine.py": "--shard-dir data --target y --model mine.py:make",
@@ -71,4 +71,4 @@ def test_sites_do_not_use_another_engine(tmp_path: Path) -> None:
     (file, _) = write_sites(tmp_path, 2)
     done = run(*"train --problem least_squares --engine mpi --sites".split(), file)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "leave out the engine (--engine), or the sites" in done.stderr
+    assert "goes with the engine sites, and with no other" in done.stderr

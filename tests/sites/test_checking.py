@@ -1,4 +1,4 @@
-"""`dnasa sites check`: who answers, and what a link carries."""
+"""`dnasa sites check`: who answers, how fast, and at what time."""
 
 import ssl
 import time
@@ -36,7 +36,7 @@ def test_alone_a_site_learns_that_nobody_answers(tmp_path: Path) -> None:
     assert not any(each.good for each in answers)
 
 
-def test_latency_rate_and_clock_are_measured(tmp_path: Path) -> None:
+def test_latency_and_clock_are_measured(tmp_path: Path) -> None:
     one, two = local_sites(tmp_path, 2)
     door = checking.listen(two, lambda site: None)
     assert door is not None
@@ -47,8 +47,6 @@ def test_latency_rate_and_clock_are_measured(tmp_path: Path) -> None:
     assert answer.good
     assert answer.latency is not None
     assert 0 < answer.latency < 5000
-    assert answer.rate is not None
-    assert answer.rate > 1
     assert answer.clock == 0
 
 
@@ -94,7 +92,7 @@ def test_the_port_that_a_run_listens_on_is_left_to_it(tmp_path: Path) -> None:
         assert checking.listen(one, lambda site: None) is None
         (answer,) = check(one, 0.1)  # whether paris dials this site, only the run knows
         assert answer.result == BUSY
-        with pytest.raises(InputError, match="Stop what listens there, or give this site another port"):
+        with pytest.raises(InputError, match=r"Cannot listen on .* Stop what listens there"):
             Members(one, "another run", 5.0)
     finally:
         door.close()

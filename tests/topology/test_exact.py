@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import dnasa
 from dnasa import InputError, connect, rules, topology
-from dnasa.channels import cast, compression
+from dnasa.channels import compression
 from dnasa.core import Channel, Needs
 from dnasa.problems import Custom, LeastSquares
 from dnasa.rules import schedules
@@ -141,14 +141,14 @@ def test_a_step_on_a_changing_graph_takes_successive_graphs() -> None:
 
 
 def test_exact_rounds_on_a_fixed_graph_need_messages_as_they_are() -> None:
-    with pytest.raises(InputError, match="On ring, several rounds do not average messages exactly"):
-        dnasa.connect(topology.ring(8), rounds="exact", channel=cast("bfloat16"))
-    assert dnasa.connect(topology.exact(8), rounds="exact", channel=cast("bfloat16")).settings.rounds == 3
+    with pytest.raises(InputError, match="On ring, several rounds do not average compressed messages exactly"):
+        dnasa.connect(topology.ring(8), rounds="exact", channel=compression("bfloat16"))
+    assert dnasa.connect(topology.exact(8), rounds="exact", channel=compression("bfloat16")).settings.rounds == 3
 
 
 def test_with_a_channel_every_round_multiplies_by_w() -> None:
     graph = topology.ring(8)
-    network = dnasa.connect(graph, rounds=2, channel=cast("bfloat16"))
+    network = dnasa.connect(graph, rounds=2, channel=compression("bfloat16"))
     assert network.at is not None
     assert network.at(0) is network.at(1)
 
@@ -231,7 +231,7 @@ def test_the_default_ring_is_lazy_only_for_rules_that_need_it(rule: str, weights
 
 def test_compression_and_weights_have_a_ring_by_default() -> None:
     assert topology.default(8, channel=compression("sign")).name == "ring"
-    assert topology.default(8, channel=cast("bfloat16")).name == "exact"
+    assert topology.default(8, channel=compression("bfloat16")).name == "exact"
     lazy = topology.default(8, weights="lazy")
     assert lazy.fingerprint == topology.ring(8, weights="lazy").fingerprint
     assert [network.topology.name for network in (connect(), connect(compress="sign"))] == ["exact", "ring"]

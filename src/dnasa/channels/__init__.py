@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 from dnasa.channels.compressed import Codec, choco
 from dnasa.channels.exchange import exchange
 from dnasa.channels.faulty import faulty
-from dnasa.channels.named import cast, compression
+from dnasa.channels.named import compression
 from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
     from dnasa.channels.codecs import sign, top_k
     from dnasa.channels.modular import moniqua
 
-__all__ = ["Codec", "cast", "choco", "compression", "exchange", "faulty", "moniqua", "sign", "top_k"]
+__all__ = ["Codec", "choco", "compression", "exchange", "faulty", "moniqua", "sign", "top_k"]
 
 
 def __getattr__(name: str) -> Any:

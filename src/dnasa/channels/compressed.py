@@ -9,7 +9,7 @@ from dnasa.arrays import like, norm
 from dnasa.channels.exchange import check_memory
 from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, UserCode
 
-COMPRESSIONS = ("moniqua", "topk", "sign")  # by name
+COMPRESSIONS = ("bfloat16", "float16", "moniqua", "topk", "sign")  # by name
 
 
 class Codec(NamedTuple):

@@ -6,21 +6,22 @@ from dnasa.channels.compressed import COMPRESSIONS, Codec, choco, without_memory
 from dnasa.core import Channel, InputError, choose
 from dnasa.extras import needed_by
 
-DTYPES = ("bfloat16", "float16")
-
 
 def compression(how: str | Codec) -> Channel:
     """Messages compressed by a codec, with CHOCO's memory where the codec needs it, or by Moniqua.
 
     Args:
-        how: A `Codec`, or moniqua:8, topk:0.01 or sign. `sign,gamma=0.2` sets CHOCO's gamma.
+        how: A `Codec`; or bfloat16 or float16, whose messages have 16 bits; or moniqua:8, topk:0.01 or sign.
+            `sign,gamma=0.2` sets CHOCO's gamma.
     """
     if not isinstance(how, str):
         return without_memory(how) if isinstance(how, Codec) and how.gamma is None else choco(how)
     name = choose("compression", re.split("[:,]", how.strip())[0], {known: known for known in COMPRESSIONS})
     with needed_by("Compression"):
-        from dnasa.channels.codecs import sign, top_k
+        from dnasa.channels.codecs import rounded, sign, top_k
         from dnasa.channels.modular import moniqua
+    if how.strip() in ("bfloat16", "float16"):
+        return without_memory(rounded(name))
     if name == "moniqua":
         return moniqua(how.strip().removeprefix("moniqua").removeprefix(":") or 8)
     parts = re.fullmatch(r"(?:topk:([^,]+)|sign)(?:,\s*gamma\s*=(.+))?", how.strip())
@@ -29,15 +30,3 @@ def compression(how: str | Codec) -> Channel:
     except (AttributeError, ValueError):
         raise InputError(f"Compression is such as topk:0.01, sign or sign,gamma=0.2; not '{how}'.") from None
     return choco(sign() if share is None else top_k(share), gamma)
-
-
-def cast(dtype: str) -> Channel:
-    """Messages travel in 16 bits, while the state stays in full precision.
-
-    Args:
-        dtype: "bfloat16" or "float16".
-    """
-    choose("message dtype", dtype, dict.fromkeys(DTYPES))
-    with needed_by("A message dtype of 16 bits"):
-        from dnasa.channels.codecs import rounded
-    return without_memory(rounded(dtype))

@@ -1,7 +1,6 @@
 """From options to the objects that `solve` takes."""
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +9,7 @@ import typer
 from dnasa import networks
 from dnasa.cli import configs, pictures, plugins
 from dnasa.cli.exits import running
-from dnasa.cli.options import DTYPES, Options, flag, split
+from dnasa.cli.options import Options, flag, split
 from dnasa.cli.rendering import console, print_error, print_line, showing_warnings
 from dnasa.core import InputError, choose, whole
 
@@ -91,19 +90,14 @@ def prepare(
 
     if options.sites is not None and not options.dry_run:
         silent = make_network(graph, replace(options, dry_run=True), channel)
-        try:
-            check_alone(silent, load, check)
-        except InputError as error:
-            if error.kind:
-                tell_sites(options, error.kind, folder)
-            raise
+        check_alone(silent, load, check)
     network = make_network(graph, options, channel, folder)
     progress, warned = set_output(options, network.processes.writes), list[str]()
     try:
         with showing_warnings(warned.append):
             source, shared = load(network)
     except InputError as error:
-        network.processes.membership.fail(error.kind)
+        network.processes.membership.fail(str(error))
         if folder is not None and folder.journal is not None:
             folder.journal.write(0)
         raise
@@ -141,18 +135,6 @@ def check_alone(
             return
         raise
     check(source.problem, **shared)
-
-
-def tell_sites(options: Options, kind: str, folder: "RunFolder | None") -> None:
-    """Tell the other sites that the table of this one is refused, and what kind of reason it has."""
-    from dnasa.networks.processes import Traffic
-    from dnasa.networks.sites import tell_stopped
-    from dnasa.sites.file import read_sites
-
-    print_line(f"Telling the other sites that this one stops, for at most {options.timeout:g} s.")
-    with suppress(InputError):  # as for a port in use: the table matters more
-        traffic = Traffic() if folder is None else begin_journal(folder, options)
-        tell_stopped(read_sites(options.sites or ""), kind, options.timeout, traffic)
 
 
 def count_nodes(context: typer.Context, options: Options) -> int:
@@ -251,13 +233,11 @@ def begin_journal(folder: "RunFolder", options: Options) -> "Traffic":
 
 
 def make_channel(options: Options) -> "Channel | None":
-    """How messages travel: some of them lost, compressed, in 16 bits, or as they are."""
-    if not options.drop:
-        in_16_bits = options.compress in DTYPES
-        message_dtype, compress = (options.compress, None) if in_16_bits else (None, options.compress)
-        return networks.choose_channel(message_dtype, None, compress)
-    from dnasa.channels import faulty
+    """How messages travel: some of them lost, compressed, or as they are."""
+    from dnasa.channels import compression, faulty
 
+    if not options.drop:
+        return compression(options.compress) if options.compress else None
     for name in ("clock", "compress"):
         if getattr(options, name) is not None:
             raise InputError(f"{flag(name)} cannot be combined with --drop: leave one of them out.")

@@ -24,7 +24,6 @@ GRAPHS = (  # their registry imports networkx, too much for every start
     "ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, exact, paper_random; directed_ring, "
     "directed_exponential for sgp and push_dsgt; or one of a plugin"
 )
-DTYPES = ("bfloat16", "float16")  # of messages: two more values of --compress
 
 
 def option(panel: str, default: Any, help: str, **more: Any) -> Any:
@@ -110,7 +109,7 @@ class Options:
     every: int = messages(1, "Exchange only at every N-th step.")
     compress: str | None = messages(
         None,
-        f"Compress messages: {', '.join(DTYPES)}, {', '.join(COMPRESSIONS)}, or one of a plugin; numbers as in topk:0.01, "
+        f"Compress messages: {', '.join(COMPRESSIONS)}, or one of a plugin; numbers as in topk:0.01, "
         "moniqua:8,4,8/8 (docs/compression.md). moniqua and randk suit changing graphs.",
     )
     drop: float = messages(0.0, "Simulated fault: each link fails in a step with this probability.")

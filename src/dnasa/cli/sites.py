@@ -25,7 +25,7 @@ def check(
     file: Annotated[Path, typer.Argument(help="The file that lists the sites.")] = Path("sites.toml"),
     wait: Annotated[float, typer.Option(help="Seconds to wait for the other sites.", min=0, max=86400)] = 60.0,
 ) -> None:
-    """Check who answers, with latency, bandwidth and clocks. Run it at all sites at the same time, or during a run."""
+    """Check who answers, with latency and clocks. Run it at all sites at the same time, or during a run."""
     import pandas as pd
 
     from dnasa.sites.checking import check as ask
@@ -35,8 +35,8 @@ def check(
     own, listen = given.sites[given.own].name, given.listen
     print_line(f"This site is {own}. It {f'listens on {listen[0]} port {listen[1]}' if listen else 'only dials'}.")
     answers = ask(given, wait)
-    rows = [(each.name, each.address, each.result, each.latency, each.rate, clock(each.clock)) for each in answers]
-    columns = ["site", "address", "result", "ms there and back", "Mbit/s to it", "clock"]
+    rows = [(each.name, each.address, each.result, each.latency, clock(each.clock)) for each in answers]
+    columns = ["site", "address", "result", "ms there and back", "clock"]
     print_wide(frame_table(pd.DataFrame(rows, columns=columns), f"The other sites, as {own} sees them"))
     for each in answers:
         if each.clock is not None and abs(each.clock) > CLOCK:

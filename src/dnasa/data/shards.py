@@ -101,12 +101,11 @@ def exchanged(summaries: Sequence[Summary], allgather_text: Callable[[str], list
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the name of the file to errors, and what other sites may know of them."""
+    """Add the name of the file to errors."""
     try:
         yield
     except InputError as error:
-        line = str(error) if path.name in str(error) else f"{path.name}: {error}"
-        raise InputError(line, error.kind or "a table that cannot be used") from error
+        raise InputError(str(error) if path.name in str(error) else f"{path.name}: {error}") from error
 
 
 # ---------------------------------------------------------------- files

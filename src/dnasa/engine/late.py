@@ -153,7 +153,7 @@ class Late(Stepper):
     ):
         self.network, self.sent, self.gradient = network, snapshot.sent, gradient
         clock: Any = network.settings.clock
-        self.link = clock.single_messages()
+        self.arrival = clock.single_messages()
         self.compute = clock.compute
         all_nodes, state = range(network.nodes), snapshot.state
         self.nodes = [Node(rule, _row(state, i), make_pairs(network.topology, i, late), steps) for i in all_nodes]
@@ -208,7 +208,7 @@ class Late(Stepper):
             size = row_bytes(self.network, offer.messages, 0)
             self.sent.messages += 1
             self.sent.bytes += size
-            self._at(self.link.send(i, j, self.now, size), partial(self.arrived, j, i, offer))
+            self._at(self.arrival(i, self.now, size), partial(self.arrived, j, i, offer))
 
     def _at(self, time: float, event: Callable[[], None]) -> None:
         self.count += 1  # events of the same time happen in the order in which they were planned

@@ -3,24 +3,19 @@
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dnasa.arrays import copied
-from dnasa.core import Array, InputError, Network, ProcessLost, RunError, State, leaves, rebuilt
+from dnasa.core import Array, Network, ProcessLost, RunError, State, leaves, rebuilt
+from dnasa.networks.processes import check_equal
 from dnasa.runs.names import node_names
 
 T = TypeVar("T")
 APART = 1000  # steps or calls between two processes of one network; those that exchange are a few apart
 
 
-class HasNetwork(Protocol):
-    """This process's part of the training; recovery replaces its network."""
-
-    network: Network
-
-
-def surviving(member: HasNetwork, work: Callable[[], T], recover: Callable[[], None]) -> T:
-    """What `work()` returns; each time processes are lost from a network that survives it, `recover()` and try again."""
+def surviving(member: Any, work: Callable[[], T], recover: Callable[[], None]) -> T:
+    """What `work()` returns; each time processes are lost from a `member.network` that survives it, `recover()` first."""
     while True:
         try:
             return work()
@@ -60,7 +55,7 @@ def positions_of(network: Network, own: Position) -> list[Position]:
     if known is None:
         raise RunError("All processes that had the model are gone.")
     if own.new:
-        check_joining(json.loads(json.dumps(own.settings)), known.settings)
+        check_equal({"the others": known.settings, "this process": json.loads(json.dumps(own.settings))})
     if any(position.settings != known.settings for position in positions):
         raise ProcessLost("A process with other settings wants to join.")
     return positions
@@ -84,27 +79,12 @@ def changes(before: Network, network: Network, positions: Sequence[Position]) ->
 
 
 def warn_of_changes(network: Network, lost: list[int], joined: list[int], step: int) -> None:
-    """Say who was lost and who joined, and whether this process is alone now."""
+    """Say who was lost and who joined."""
     kinds = (("without", lost), ("with", joined))
     what = [f"{word} {node_names(network.processes.names, nodes)}" for word, nodes in kinds if nodes]
     if what:
-        alone = (
-            f"{node_names(network.processes.names, [*network.processes.node_ids])} trains on alone"
-            if network.nodes == 1
-            else ""
-        )
-        rest = alone or f"{network.nodes} {'sites' if network.processes.names else 'nodes'}"
-        warnings.warn(f"After step {step} the run continues {' and '.join(what)}: {rest}.", stacklevel=2)
-
-
-def check_joining(own: dict[str, Any], known: dict[str, Any]) -> None:
-    """Check that a process that joins has the settings of the others."""
-    for name, value in known.items():
-        if own.get(name) != value:
-            detail = "" if len(str(value)) > 60 else f": {value} there, {own.get(name)} here"
-            raise InputError(
-                f"The run has another setting of {name} than this process{detail}. Use the same settings in every process."
-            )
+        left = f"{network.nodes} site{'s' if network.nodes > 1 else ''}"
+        warnings.warn(f"After step {step} the run continues {' and '.join(what)}: {left}.", stacklevel=2)
 
 
 def mean_of_known(network: Network, positions: Sequence[Position], a: Array) -> Array:

@@ -29,16 +29,11 @@ MPI_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
 def detect() -> str:
     """How this process was started: by mpirun, by torchrun or a framework that uses torch.distributed, or by itself."""
-    torchrun = "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
-    if torchrun or _torch_started():
+    distributed = sys.modules.get("torch.distributed")
+    started = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    if started or "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
         return "torch"
     return "mpi" if any(name in os.environ for name in MPI_RANK) else "simulated"
-
-
-def _torch_started() -> bool:
-    """Lightning, for one, starts processes and their group without the variables of torchrun."""
-    distributed = sys.modules.get("torch.distributed")
-    return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 def launched_rank() -> int:
@@ -53,7 +48,6 @@ def connect(
     rounds: int | str | None = None,
     timeout: float | None = None,
     device: str | None = None,
-    message_dtype: str | None = None,
     channel: Channel | None = None,
     compress: "str | Codec | None" = None,
     site: "ProcessGroup | None" = None,
@@ -66,7 +60,7 @@ def connect(
 ) -> Network:
     """The network of this run: simulated, or of the processes that mpirun or torchrun started.
 
-    Messages travel as they are unless one of `message_dtype`, `compress` and `channel` is given.
+    Messages travel as they are unless `compress` or `channel` is given.
 
     Args:
         topology: A graph, or the name of one with a node for every process: alone, that is a network of one node. By default
@@ -78,9 +72,8 @@ def connect(
         timeout: Seconds after which a silent site counts as lost, by default 30; a thread of each reports that it is there, so
             slow ones are waited for. Over torch.distributed, the timeout of its messages, by default torch's own.
         device: Where the arrays will be, "cpu" or "cuda"; by default on GPUs if every process has one.
-        message_dtype: "bfloat16" or "float16": messages in 16 bits.
         channel: A channel from `dnasa.channels`, or your own.
-        compress: Compresses messages: such as "moniqua:8" or "topk:0.01", or a `Codec`.
+        compress: Compresses messages: such as "bfloat16", "moniqua:8" or "topk:0.01", or a `Codec`.
         site: The process group of torch.distributed whose processes hold one node together: the nodes are then the sites.
         sites: A file that lists the sites: machines of different owners, each with one node, joined by TLS. The run begins
             when all are there. It continues without those that are lost, and with those that come back.
@@ -102,19 +95,26 @@ def connect(
     engine = engine or ("sites" if sites else detect())
     choose("engine", engine, dict.fromkeys(ENGINES))
     if timeout is not None and not 0 < timeout <= LONGEST_TIMEOUT:
+        raise InputError(f"The timeout must be seconds above 0, at most {LONGEST_TIMEOUT:,}, not {timeout}.")
+    if (sites is None) == (engine == "sites"):
         raise InputError(
-            f"The timeout must be a number of seconds above 0, at most {LONGEST_TIMEOUT:,}, not {timeout}."
+            "A file that lists the sites (--sites) goes with the engine sites, and with no other (--engine)."
         )
-    if sites is not None and engine != "sites":
-        raise InputError(f"Sites exchange over TLS, without {engine}: leave out the engine (--engine), or the sites.")
-    if sites is None and engine == "sites":
-        raise InputError("The engine sites needs a file that lists them: sites='sites.toml' (--sites).")
     if site is not None and engine != "torch":
         raise InputError("A site is a process group of torch.distributed: start the processes with torchrun.")
-    channel = choose_channel(message_dtype, channel, compress)
+    if compress is not None:
+        if channel is not None:
+            raise InputError("Compression and a channel cannot be combined: give one of them.")
+        from dnasa.channels import compression
+
+        channel = compression(compress)
 
     def graph(nodes: int) -> Any:
-        return _graph(topology, nodes, channel)
+        from dnasa.topology import default, make
+
+        if topology is None:
+            return default(nodes, channel=channel)
+        return make(topology, nodes) if isinstance(topology, str) else topology
 
     if engine == "simulated":
         from dnasa.networks import simulated
@@ -174,18 +174,6 @@ def _launched(
     return count, lambda nodes: torchdist.TorchTransport(blocks(nodes, count))
 
 
-def choose_channel(
-    message_dtype: str | None, channel: Channel | None, compress: "str | Codec | None"
-) -> Channel | None:
-    if sum(given is not None for given in (message_dtype, channel, compress)) > 1:
-        raise InputError("A message dtype, compression and a channel cannot be combined: give one of them.")
-    from dnasa.channels import cast, compression
-
-    if compress is not None:
-        return compression(compress)
-    return channel if message_dtype is None else cast(message_dtype)
-
-
 def _exit_together(engine: str) -> None:
     """A process that fails with an exception must not leave the others waiting."""
     report = sys.excepthook
@@ -198,14 +186,6 @@ def _exit_together(engine: str) -> None:
 
     report_and_exit.ends_all = True  # type: ignore[attr-defined]
     sys.excepthook = report_and_exit
-
-
-def _graph(topology: Any, nodes: int, channel: Channel | None) -> Any:
-    if topology is not None and not isinstance(topology, str):
-        return topology
-    from dnasa.topology import default, make
-
-    return make(topology, nodes) if topology else default(nodes, channel=channel)
 
 
 def terminate(engine: str, code: int) -> None:

@@ -6,8 +6,7 @@ all processes of a site take the same step.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from dnasa.arrays import crc32
-from dnasa.core import Array, InputError, RunError, first_line
-from dnasa.networks.torchdist import TorchTransport, as_tensor
+from dnasa.core import Array, InputError
+from dnasa.networks.torchdist import TorchTransport, as_tensor, torch_errors
 from dnasa.networks.transport import Message, Transport
 
 CHECKED = 2  # exchanges; the first gradient is in one of them
@@ -64,7 +63,7 @@ class GroupTransport(Transport):
         receives, messages = pending
         if self.is_first:
             self.across.finish(messages)
-        with self._errors():
+        with torch_errors():
             for _, buffer in receives:
                 dist.broadcast(as_tensor(buffer), self.first, self.within)
 
@@ -83,15 +82,7 @@ class GroupTransport(Transport):
     def _check_equal(self, sends: Sequence[Message]) -> None:
         own = crc32(*(buffer for _, buffer in sends))
         checksums = [torch.zeros(1, dtype=torch.int64) for _ in self.sites[self.rank]]
-        with self._errors():
+        with torch_errors():
             dist.all_gather(checksums, torch.tensor([own]), self.within)
         if len(set(map(int, checksums))) > 1:
             raise InputError(DIFFERENT)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            site = ", ".join(map(str, self.sites[self.rank]))
-            raise RunError(f"No answer inside the site of ranks {site}: {first_line(error)}.") from error

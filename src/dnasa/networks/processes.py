@@ -56,15 +56,12 @@ class Traffic:
     @property
     def messages(self) -> int:
         """The messages of the exchanges."""
-        return self._total(0)
+        return sum(count for sending, (count, _) in list(self.sent.items()) if sending.kind in EXCHANGES)
 
     @property
     def bytes(self) -> int:
         """The bytes of the exchanges."""
-        return self._total(1)
-
-    def _total(self, place: int) -> int:
-        return sum(counts[place] for sending, counts in list(self.sent.items()) if sending.kind in EXCHANGES)
+        return sum(size for sending, (_, size) in list(self.sent.items()) if sending.kind in EXCHANGES)
 
 
 def connect(
@@ -120,12 +117,8 @@ class ProcessNetwork:
         self.shares = consecutive([len(block) for block in self.transport.nodes])  # rows of W
         self.rows = self.shares[self.transport.rank]
         self.multipliers: dict[int, Multiplier] = {}
-        self.average = self._average() if suits_all_reduce(self.topology, self.channel) else None
-
-    def _average(self) -> Callable[[Array], Array] | None:
-        """The mean by an all-reduce, if the transport has one."""
-        add = self.transport.all_reduce()
-        return None if add is None else partial(self._mean, add=add)
+        add = self.transport.all_reduce() if suits_all_reduce(self.topology, self.channel) else None
+        self.average = None if add is None else partial(self._mean, add=add)
 
     def network(self) -> Network:
         return Network(
@@ -134,19 +127,16 @@ class ProcessNetwork:
             self.mean,
             self.topology,
             MessageSettings(self.count, self.every, self.channel, all_reduce=self.average is not None),
-            self._processes(),
+            Processes(
+                self.transport.nodes[self.transport.rank],
+                self.transport.rank,
+                [node for block in self.transport.nodes for node in block],
+                allgather_text=self.allgather_text,
+                gather=self.gather,
+                traffic=self.traffic,
+                duplicate=lambda: replace(self, transport=self.transport.duplicate()).network(),
+            ),
             self.at,
-        )
-
-    def _processes(self) -> Processes:
-        return Processes(
-            self.transport.nodes[self.transport.rank],
-            self.transport.rank,
-            [node for block in self.transport.nodes for node in block],
-            allgather_text=self.allgather_text,
-            gather=self.gather,
-            traffic=self.traffic,
-            duplicate=lambda: replace(self, transport=self.transport.duplicate()).network(),
         )
 
     def at(self, k: int) -> "Multiplier":
@@ -238,7 +228,11 @@ class Multiplier:
 
     def _started(self, payloads: Messages) -> tuple[Buffers, Any]:
         """The buffers of an exchange, and the messages on their way."""
-        buffers = self._filled(payloads)
+        key = tuple((p.shape, p.dtype) for p in payloads)
+        if key not in self.buffers:
+            self.buffers[key] = Buffers(payloads, self.routes, self.transport.carries_cuda)
+        buffers = self.buffers[key]
+        buffers.fill(payloads)
         for (peer, data), arrays in zip(buffers.sends, buffers.arrays, strict=True):
             self.traffic.add("exchange", self.transport.nodes[peer].start, arrays, data.nbytes)
         return buffers, self.transport.start(buffers.receives, buffers.sends)
@@ -256,14 +250,6 @@ class Multiplier:
         mine = weights[self.rows.start : self.rows.stop]
         own = product(dense_if_small(mine[:, self.rows.start : self.rows.stop]))
         return own, [adder(mine[:, columns]) for _, columns in self.routes.incoming]
-
-    def _filled(self, payloads: Messages) -> Buffers:
-        key = tuple((p.shape, p.dtype) for p in payloads)
-        if key not in self.buffers:
-            self.buffers[key] = Buffers(payloads, self.routes, self.transport.carries_cuda)
-        buffers = self.buffers[key]
-        buffers.fill(payloads)
-        return buffers
 
 
 def find_routes(W: Any, shares: Sequence[range], rank: int) -> Routes:
@@ -327,6 +313,6 @@ def check_equal(everyone: dict[str, dict[str, Any]]) -> None:
                 if isinstance(value, list) and isinstance(theirs, list):
                     value, theirs = next((a, b) for a, b in zip_longest(value, theirs, fillvalue="nothing") if a != b)
                 raise InputError(
-                    f"The processes were started with different settings: {name.replace('_', ' ')} is {value} at {first} "
+                    f"The processes were started with different settings: {name} is {value} at {first} "
                     f"and {theirs} at {process}. Use the same settings in every process."
                 )

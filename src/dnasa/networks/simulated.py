@@ -64,21 +64,18 @@ def exchanges(topology: Topology, rounds: int | str | None, channel: Channel | N
 
     A channel rounds or compresses what it sends, which the best polynomial would amplify: there each exchange multiplies by W.
     """
-    if topology.period > 1 and channel is not None and channel.fixed_graph:
-        raise InputError(
-            f"{channel.name} remembers what came over one graph, and {topology.name} changes: use moniqua, or a graph "
-            "that stays the same, such as ring."
-        )
-    if topology.directed and channel is not None and channel.symmetric:
-        raise InputError(
-            f"{channel.name} needs both directions of every link, and {topology.name} is directed: use an undirected graph, or "
-            "other compression."
-        )
-    if rounds == EXACT and topology.period == 1 and channel is not None:
-        raise InputError(
-            f"On {topology.name}, several rounds do not average messages exactly that are compressed or in 16 bits: use the "
-            "graph 'exact', or give a number of rounds."
-        )
+    if channel is not None:
+        changing, directed = topology.period > 1 and channel.fixed_graph, topology.directed and channel.symmetric
+        if changing or directed:
+            what = "changes" if changing else "is directed"
+            raise InputError(
+                f"{channel.name} does not suit {topology.name}, which {what}: use another graph, such as ring."
+            )
+        if rounds == EXACT and topology.period == 1:
+            raise InputError(
+                f"On {topology.name}, several rounds do not average compressed messages exactly: use the graph 'exact', or "
+                "give a number of rounds."
+            )
     count = count_rounds(topology, rounds)
     return count, topology if channel is not None else successive(topology, count)
 

@@ -38,12 +38,12 @@ from dnasa.networks.members import Members
 from dnasa.networks.transport import Message, Transport, as_numpy
 from dnasa.sites.connecting import Refused
 from dnasa.sites.file import Sites
-from dnasa.sites.limits import wrong
-from dnasa.sites.links import INTERVAL, Key, Mesh, Receive
+from dnasa.sites.links import INTERVAL, Key, Receive
 from dnasa.topology import Topology, count_rounds, without
 
 LONGEST_TEXT = 1 << 24  # bytes
 OFFER = struct.Struct("!?Qd")  # whether the sender has ended; the number and the steps of the offer
+FACTOR, DIVERGED = 1e9, 1e15  # some rules send squares of gradients, which differ by a factor of 1e5 between sites
 CHANGED = "The members of this network have changed: the current one is optimizer.network."
 
 
@@ -72,17 +72,6 @@ def described(
     """Describes what all sites must share, on two lines: the sites in their order; the weights, and how messages travel."""
     names = ", ".join(site.name for site in sites.sites)
     return f"with the sites {names} in this order\n{processes.network_text(topology, rounds, channel, every)}"
-
-
-def tell_stopped(sites: Sites, reason: str, timeout: float, traffic: processes.Traffic) -> None:
-    """Tell the other sites why this one does not take part: those that come within the timeout."""
-    mesh = Mesh(sites, "", str, bytes, lambda kind, node, size: traffic.add(kind, node, (), size))
-    mesh.stopped = reason
-    mesh.open()
-    end = time.monotonic() + timeout
-    while len(mesh.conflicts) < len(mesh.links) and time.monotonic() < end:
-        mesh.wait(0.1)
-    mesh.close()
 
 
 class SiteTransport(Transport):
@@ -207,6 +196,40 @@ class SiteTransport(Transport):
 
         self.wait_until(is_known)
         return self.members.next_call(self.tag)
+
+
+def wrong(arrived: Sequence[Array], own: Sequence[Array]) -> str:
+    """What is wrong with these messages, where this site sent `own`; empty if nothing is.
+
+    The root mean square of a message may be `FACTOR` times this site's own, or times 1 if that is less. While this site's own
+    numbers diverge, nothing is said of the others'.
+    """
+    for stack, sent in zip(arrived, own, strict=True):
+        if not is_floating(stack):
+            continue
+        size, mine = root_mean_square(stack), root_mean_square(sent)
+        if size <= FACTOR * max(1.0, mine) or not mine <= DIVERGED:
+            continue
+        if not math.isfinite(size):
+            return "it sent numbers that are not finite"
+        return f"it sent numbers of size {size:.1e}, those of this site have {mine:.1e}"
+    return ""
+
+
+def is_floating(a: Array) -> bool:
+    return a.dtype.kind == "f" if isinstance(a, np.ndarray) else bool(a.is_floating_point())
+
+
+def root_mean_square(a: Array) -> float:
+    """In one pass over memory; if squares overflow, once more in double precision."""
+    flat = a.reshape(-1)
+    count = max(1, flat.shape[0])
+    if isinstance(flat, np.ndarray):
+        square = float(np.vdot(flat, flat))
+        return math.sqrt((square if math.isfinite(square) else float(np.square(flat, dtype=np.float64).sum())) / count)
+    flat = flat.float() if flat.dtype.itemsize == 2 else flat
+    square = float(flat.dot(flat))
+    return math.sqrt((square if math.isfinite(square) else float(flat.double().square().sum())) / count)
 
 
 def view_of(buffer: Array) -> memoryview:

@@ -16,12 +16,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from dnasa.core import Array, InputError, RunError, first_line, nodes_text
+from dnasa.core import Array, InputError, RunError, first_line
 from dnasa.networks import processes
 from dnasa.networks.transport import Message, Transport
 
 TAGS = itertools.count(1)  # one for each transport: all processes make theirs in the same order
-Pending = list[tuple[list[int], Any]]  # the other processes, and the work of torch
 
 
 def world_size(timeout: float | None, device: str | None) -> int:
@@ -76,25 +75,21 @@ class TorchTransport(Transport):
         processes.agree(self, {"the backend": backends})  # before they make a group that only some would make
         self.gpu_group = dist.new_group(list(self.ranks)) if self.carries_cuda else None  # NCCL has no tags
 
-    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Pending:
-        if self.carries_cuda and any(is_cuda(buffer) for _, buffer in (*receives, *sends)):
-            return self._start_on_gpu(receives, sends)
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[str, Any]]:
         group: Any = self.group
-        calls = [(group.recv, *message) for message in receives] + [(group.send, *message) for message in sends]
-        with self._errors([peer for _, peer, _ in calls]):
-            return [([peer], call([as_tensor(buffer)], self.ranks[peer], self.tag)) for call, peer, buffer in calls]
+        on_gpu = self.carries_cuda and any(is_cuda(buffer) for _, buffer in (*receives, *sends))
+        receive, send = (dist.irecv, dist.isend) if on_gpu else (group.recv, group.send)
+        calls: list[tuple[Any, int, Array]] = [(receive, self.ranks[peer], data) for peer, data in receives]
+        calls += [(send, self.ranks[peer], data) for peer, data in sends]
+        with torch_errors():
+            if on_gpu:
+                operations = [dist.P2POp(call, data, rank, self.gpu_group) for call, rank, data in calls]
+                return [("another process", work) for work in dist.batch_isend_irecv(operations)]
+            return [(f"rank {rank}", call([as_tensor(data)], rank, self.tag)) for call, rank, data in calls]
 
-    def _start_on_gpu(self, receives: Sequence[Message], sends: Sequence[Message]) -> Pending:
-        calls = [(dist.irecv, *message) for message in receives] + [(dist.isend, *message) for message in sends]
-        with self._errors([peer for _, peer, _ in calls]):
-            works = dist.batch_isend_irecv(
-                [dist.P2POp(call, buffer, self.ranks[peer], self.gpu_group) for call, peer, buffer in calls]
-            )
-        return [([], work) for work in works]
-
-    def finish(self, pending: Pending) -> None:
-        for peers, work in pending:
-            with self._errors(peers):
+    def finish(self, pending: list[tuple[str, Any]]) -> None:
+        for peer, work in pending:
+            with torch_errors(peer):
                 work.wait()
 
     def sum(self, buffer: Array) -> Array:
@@ -104,30 +99,28 @@ class TorchTransport(Transport):
         return partial(self._sum, self.gpu_group or dist.new_group(list(self.ranks)))
 
     def _sum(self, group: Any, buffer: Array) -> Array:
-        with self._errors([]):
+        with torch_errors():
             group.allreduce([as_tensor(buffer)]).wait()
         return buffer
 
     def gather(self, own: np.ndarray) -> np.ndarray:
         row = torch.from_numpy(own)
         rows = [row.clone() for _ in range(dist.get_world_size())]
-        with self._errors([]):
+        with torch_errors():
             self.group.allgather([rows], [row]).wait()  # type: ignore[union-attr]
         return torch.stack(rows).numpy()
 
-    @contextlib.contextmanager
-    def _errors(self, peers: Sequence[int]) -> Iterator[None]:
-        """Turn errors of torch into `RunError`."""
-        try:
-            yield
-        except RuntimeError as error:
-            known = [f"rank {self.ranks[peer]} ({nodes_text(self.nodes[peer])})" for peer in sorted(set(peers))]
-            raise RunError(
-                f"No answer from {', '.join(known) or 'the other processes'}: {first_line(error)}."
-            ) from error
-
     def duplicate(self) -> "TorchTransport":
         return TorchTransport(self.nodes)
+
+
+@contextlib.contextmanager
+def torch_errors(peer: str = "another process") -> Iterator[None]:
+    """Turn errors of torch into `RunError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RunError(f"No answer from {peer}: {first_line(error)}.") from error
 
 
 def is_cuda(buffer: Array) -> bool:

@@ -1,20 +1,17 @@
-"""What `dnasa sites check` finds out: who answers, whose clock is off, how long a message takes, what a link carries."""
+"""What `dnasa sites check` finds out: who answers, whose clock is off, and how long a message takes."""
 
 import ssl
 import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import NamedTuple
 
 from dnasa.core import InputError
-from dnasa.sites.connecting import CHECK, LENGTH, Door, Greeting, Refused, dial, explain, read_exactly
+from dnasa.sites.connecting import CHECK, Door, Greeting, Refused, dial, explain, read_exactly
 from dnasa.sites.file import Sites
 
 PINGS = 5
-SIZES = (1 << 18, 1 << 20, 1 << 22, 1 << 24)  # bytes; larger ones only if the link is fast
-ENOUGH = 0.5  # seconds in which the rate can be measured
 PAUSE = 0.5  # seconds between two attempts
 IN_STEP = 0.1  # seconds that clocks may differ
 
@@ -26,7 +23,6 @@ class Answer(NamedTuple):
     address: str
     result: str
     latency: float | None = None  # ms, there and back
-    rate: float | None = None  # Mbit/s
     clock: float | None = None  # seconds that its clock is ahead of this one; 0 if less than can be measured
     checking: bool = False  # whether it is about to check this site, too
 
@@ -86,18 +82,13 @@ def _asked(sites: Sites, number: int, deadline: float) -> Answer:
         time.sleep(PAUSE)
 
 
-def _measured(sites: Sites, number: int) -> tuple[float, float, float, bool]:
+def _measured(sites: Sites, number: int) -> tuple[float, float, bool]:
     began = time.time()
     connection, answer = dial(sites, number, lambda: {CHECK: True})
     with connection:
         clock = ahead(float(answer.get("time", "nan")), began, time.time())
-        trips = [_timed(lambda: _send(connection, 0)) for _ in range(PINGS)]
-        for size in SIZES:
-            seconds = _timed(partial(_send, connection, size))
-            if seconds > ENOUGH:
-                break
-        trip = statistics.median(trips)
-        return 1e3 * trip, 8e-6 * size / max(seconds - trip, 1e-6), clock, bool(answer.get("checking"))
+        trips = [_trip(connection) for _ in range(PINGS)]
+        return 1e3 * statistics.median(trips), clock, bool(answer.get("checking"))
 
 
 def ahead(theirs: float, began: float, ended: float) -> float:
@@ -106,13 +97,8 @@ def ahead(theirs: float, began: float, ended: float) -> float:
     return 0.0 if abs(difference) < max(IN_STEP, (ended - began) / 2) else difference
 
 
-def _timed(work: Callable[[], None]) -> float:
+def _trip(connection: ssl.SSLSocket) -> float:
     began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
-def _send(connection: ssl.SSLSocket, size: int) -> None:
-    """Send this many bytes, and wait until they have arrived."""
-    connection.sendall(LENGTH.pack(size) + bytes(size))
+    connection.sendall(b"?")
     read_exactly(connection, 1)
+    return time.perf_counter() - began

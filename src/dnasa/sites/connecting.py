@@ -5,7 +5,6 @@ Of two sites that can be dialed, the one whose name comes first in the alphabet 
 that cannot be dialed dials the others.
 """
 
-import errno
 import json
 import logging
 import math
@@ -33,10 +32,8 @@ PENDING = 64  # connections without a greeting yet; then the oldest is closed
 PENDING_EACH = 16  # those of one address
 LENGTH = struct.Struct("!I")
 LONGEST_GREETING = 1 << 16
-CHECK, LONGEST_CHECK = "check", 1 << 24  # a greeting of `dnasa sites check`, and the bytes it may send at once
+CHECK = "check"  # a greeting of `dnasa sites check`
 Greeting = dict[str, Any]
-
-log = logging.getLogger("dnasa.sites")
 
 
 class Refused(Exception):
@@ -108,11 +105,9 @@ def read_greeting(connection: ssl.SSLSocket) -> Greeting:
         raise Refused(f"its greeting has {length} bytes")
     try:
         greeting = json.loads(read_exactly(connection, length))
-    except (ValueError, RecursionError) as error:
-        raise Refused("its greeting is not JSON") from error
-    if not isinstance(greeting, dict):
-        raise Refused("its greeting is not an object")
-    return greeting
+        return dict(greeting)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Refused("its greeting is not a JSON object") from error
 
 
 def read_exactly(connection: ssl.SSLSocket, size: int) -> bytes:
@@ -124,18 +119,6 @@ def read_exactly(connection: ssl.SSLSocket, size: int) -> bytes:
             raise ConnectionResetError("The connection was closed.")
         rest = rest[count:]
     return bytes(data)
-
-
-def answer_check(connection: ssl.SSLSocket, checking: bool) -> None:
-    """Tell the time, and acknowledge what the other side sends to measure the link."""
-    with closed_after(connection, CHECKING), suppress(ConnectionError):
-        send_greeting(connection, {"time": time.time(), "checking": checking})
-        while True:
-            (size,) = LENGTH.unpack(read_exactly(connection, LENGTH.size))
-            if size > LONGEST_CHECK:
-                raise Refused(f"it sent {size} bytes to measure the link")
-            read_exactly(connection, size)
-            connection.sendall(b"k")
 
 
 @contextmanager
@@ -217,14 +200,10 @@ class Door:
                 address[:2], family=family, backlog=PENDING, dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6()
             )
         except OSError as error:
-            remedy = (
-                "Stop what listens there, or give this site another port in the file of the sites, at all sites."
-                if error.errno == errno.EADDRINUSE
-                else "If others dial this site at an address that is not on this machine, write listen = '0.0.0.0:PORT' into "
-                "the file of the sites."
-            )
-            reason = error.strerror or first_line(error)
-            raise InputError(f"Cannot listen on {host} port {port}: {reason}. {remedy}") from error
+            raise InputError(
+                f"Cannot listen on {host} port {port}: {error.strerror or first_line(error)}. Stop what listens there, or "
+                "write listen = '0.0.0.0:PORT' into the file of the sites if this address is not on this machine."
+            ) from error
 
     def close(self) -> None:
         self.closed = True
@@ -276,9 +255,12 @@ class Door:
                         site, greeting = site_of(connection, self.sites), read_greeting(connection)
                 self._settle(plain)
                 with closed_on_error(connection):
-                    self._enter(site, connection, greeting)
-        except (ssl.SSLEOFError, ConnectionError, TimeoutError) as error:
-            log.debug("connection lost", extra={"address": host, "reason": first_line(error)})
+                    if greeting.get(CHECK):
+                        self._check(site, connection)
+                    else:
+                        self.welcome(site, connection, greeting)
+        except (ssl.SSLEOFError, ConnectionError, TimeoutError):
+            pass  # the other side is gone
         except (Refused, InputError, OSError, ValueError) as error:
             known = explain(error) if alert_of(error) else getattr(error, "verify_message", "")
             self._refuse(host, known or first_line(error))
@@ -295,9 +277,11 @@ class Door:
         level = logging.WARNING if math.log10(count).is_integer() else logging.DEBUG  # metrics count all of them
         self.events.warn("refused", f"refused {host}: {reason}", level, address=host, reason=reason, count=count)
 
-    def _enter(self, site: int, connection: ssl.SSLSocket, greeting: Greeting) -> None:
-        if not greeting.get(CHECK):
-            return self.welcome(site, connection, greeting)
-        answer_check(connection, self.checked is not None)
+    def _check(self, site: int, connection: ssl.SSLSocket) -> None:
+        """Tell the time, and return what the other side sends to measure the latency."""
+        with closed_after(connection, CHECKING), suppress(ConnectionError):
+            send_greeting(connection, {"time": time.time(), "checking": self.checked is not None})
+            while True:
+                connection.sendall(read_exactly(connection, 1))
         if self.checked is not None:
             self.checked(site)

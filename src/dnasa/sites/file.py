@@ -93,10 +93,6 @@ def _listed(given: Any) -> list[Site]:
     if not isinstance(given, dict) or not given:
         raise InputError("sites are missing: write a line NAME = 'HOST:PORT' for each below [sites].")
     sites = [_site(name, address) for name, address in given.items()]
-    places: dict[str, str] = {}
-    for site in filter(lambda site: site.reachable, sites):
-        if (other := places.setdefault(site.address.lower(), site.name)) != site.name:
-            raise InputError(f"{other} and {site.name} have the same address: give each its own host or port.")
     if len(hidden := [site.name for site in sites if not site.reachable]) > 1:
         raise InputError(
             f"{hidden[0]} and {hidden[1]} have no address, so neither can dial the other: give one of them an address, such as "
@@ -106,17 +102,8 @@ def _listed(given: Any) -> list[Site]:
 
 
 def _site(name: str, address: Any) -> Site:
-    if isinstance(address, dict):
-        raise InputError(
-            f"[sites] has a table in {name:.40}: put names with dots in quotes, as in 'a.example.org' = '...'."
-        )
     check_name(name)
-    if address == "":
-        return Site(name)
-    host, port = _address(name, address)
-    if host in ("0.0.0.0", "::"):
-        raise InputError(f"nobody can dial {address}, the address of {name}: give it below [sites] as others reach it.")
-    return Site(name, host, port)
+    return Site(name) if address == "" else Site(name, *_address(name, address))
 
 
 def _address(what: str, given: Any) -> tuple[str, int]:

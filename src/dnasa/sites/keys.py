@@ -1,13 +1,13 @@
 """The keys of sites: an authority, a bundle of files for each site, and the list of revoked certificates."""
 
+import inspect
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dnasa.core import InputError, first_line
 from dnasa.extras import needed_by
@@ -27,21 +27,13 @@ TEN_YEARS = timedelta(days=3650)
 EARLIER = timedelta(hours=1)  # clocks differ: what is made now is also valid where it is still an hour ago
 
 
-@dataclass(frozen=True)
-class Issued:
+class Issued(NamedTuple):
     """A certificate that the authority has made for a site."""
 
     site: str
-    serial: str
+    serial: int
     expires: datetime
     revoked: bool
-
-
-@dataclass(frozen=True)
-class Authority:
-    pem: bytes
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
 
 
 def make_authority(folder: Path) -> None:
@@ -51,7 +43,7 @@ def make_authority(folder: Path) -> None:
     certificate = _signed(name, key, TEN_YEARS, name, key, extensions)
     for path in (folder / AUTHORITY_KEY, folder / AUTHORITY):
         _refuse_existing(path)
-    with _writing(folder):
+    with _errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _create(folder / AUTHORITY_KEY, _key_pem(key))
         _create(folder / AUTHORITY, _pem(certificate))
@@ -60,11 +52,11 @@ def make_authority(folder: Path) -> None:
 def make_site(folder: Path, site: str, days: int = 730) -> Path:
     """Make the bundle of a site, a folder with its certificate, its key and the authority's certificate."""
     check_name(site)
-    bundle = folder / site
+    bundle, revoked = folder / site, folder / REVOKED
     if site in (AUTHORITY, AUTHORITY_KEY, ISSUED, REVOKED):
         raise InputError(f"{bundle} is a file of the authority: choose another name for the site.")
-    authority = _authority(folder)
-    key, last = ec.generate_private_key(ec.SECP256R1()), authority.certificate.not_valid_after_utc
+    authority, authority_key = _authority(folder)
+    key, last = ec.generate_private_key(ec.SECP256R1()), authority.not_valid_after_utc
     if datetime.now(UTC) + timedelta(days=days) > last:
         raise InputError(
             f"The authority's certificate ends on {last:%Y-%m-%d}, before that of the site: give fewer --days, "
@@ -76,16 +68,14 @@ def make_site(folder: Path, site: str, days: int = 730) -> Path:
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]),
         x509.SubjectAlternativeName([x509.DNSName(site)]),
     )
-    issuer = authority.certificate.subject
-    certificate = _signed(_name(site), key, timedelta(days=days), issuer, authority.key, extensions)
+    certificate = _signed(_name(site), key, timedelta(days=days), authority.subject, authority_key, extensions)
     _refuse_existing(bundle)
-    revoked = folder / REVOKED
-    with _writing(bundle):
-        _create(folder / ISSUED, _pem(certificate), os.O_APPEND)
+    with _errors(bundle):
         bundle.mkdir(mode=0o700)
+        _create(folder / ISSUED, _pem(certificate), os.O_APPEND)
         _create(bundle / KEY, _key_pem(key))
         _create(bundle / CERTIFICATE, _pem(certificate))
-        _create(bundle / AUTHORITY, authority.pem)
+        _create(bundle / AUTHORITY, _pem(authority))
         if revoked.exists():
             _create(bundle / REVOKED, read_bytes(revoked))
     return bundle
@@ -93,32 +83,27 @@ def make_site(folder: Path, site: str, days: int = 730) -> Path:
 
 def revoke(folder: Path, site: str) -> list[Path]:
     """Revoke all certificates made for a site so far; return the lists written, in the folder and in the bundles in it."""
-    authority, certificates = _authority(folder), _issued(folder)
-    serials = [each.serial_number for each in certificates if _site_of(each) == site]
-    if not serials:
-        known = ", ".join(dict.fromkeys(map(_site_of, certificates))) or "none"
+    (authority, key), certificates = _authority(folder), issued(folder)
+    if site not in (names := dict.fromkeys(each.site for each in certificates)):
+        known = ", ".join(names) or "none"
         raise InputError(f"No certificate was made for '{site:.70}' in {folder}. Sites there: {known:.200}.")
-    data = _crl(authority, _revoked(folder, authority.certificate), serials)
-    bundles = sorted(path.parent for path in folder.glob(f"*/{AUTHORITY}") if _read(path) == authority.pem)
+    serials = {each.serial for each in certificates if each.site == site} | _revoked(folder / REVOKED, authority)
+    data, own = _crl(authority, key, sorted(serials)), _pem(authority)
+    bundles = sorted(path.parent for path in folder.glob(f"*/{AUTHORITY}") if _parse(path, bytes) == own)
     written = [place / REVOKED for place in (folder, *bundles)]
     for path in written:
-        with _writing(path):
+        with _errors(path):
             write_durably(path, data)
     return written
 
 
 def issued(folder: Path) -> list[Issued]:
     """All certificates that the authority in this folder has made, the oldest first."""
-    authority = _parse(folder / AUTHORITY, _certificate)
-    revoked = _revoked(folder, authority)
+    path, authority = folder / ISSUED, _parse(folder / AUTHORITY, _certificate)
+    revoked = _revoked(folder / REVOKED, authority)
     return [
-        Issued(
-            _site_of(each),
-            f"{each.serial_number:x}",
-            each.not_valid_after_utc,
-            revoked is not None and revoked.get_revoked_certificate_by_serial_number(each.serial_number) is not None,
-        )
-        for each in _issued(folder)
+        Issued(_site_of(each), each.serial_number, each.not_valid_after_utc, each.serial_number in revoked)
+        for each in (_parse(path, x509.load_pem_x509_certificates) if path.exists() else [])
     ]
 
 
@@ -129,12 +114,13 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
+def _site_of(certificate: x509.Certificate) -> str:
+    return ", ".join(str(part.value) for part in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
+
+
 def _key_usage(*allowed: str) -> x509.KeyUsage:
-    usages = (
-        "digital_signature content_commitment key_encipherment data_encipherment key_agreement key_cert_sign crl_sign"
-    )
-    flags = dict.fromkeys([*usages.split(), "encipher_only", "decipher_only"], False)
-    return x509.KeyUsage(**(flags | dict.fromkeys(allowed, True)))
+    flags = list(inspect.signature(x509.KeyUsage).parameters)
+    return x509.KeyUsage(**{flag: flag in allowed for flag in flags})
 
 
 def _signed(
@@ -157,36 +143,28 @@ def _issued_by(key: ec.EllipticCurvePrivateKey) -> x509.AuthorityKeyIdentifier:
     return x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
 
 
-def _site_of(certificate: x509.Certificate) -> str:
-    return ", ".join(str(part.value) for part in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
-
-
-def _crl(authority: Authority, before: x509.CertificateRevocationList | None, serials: list[int]) -> bytes:
-    """The list with further serial numbers; it is valid for ten years, so that an old one does not stop a run."""
+def _crl(authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, serials: Iterable[int]) -> bytes:
+    """The list of revoked certificates; it is valid for ten years, so that an old one does not stop a run."""
     now = datetime.now(UTC)
-    builder = x509.CertificateRevocationListBuilder(authority.certificate.subject, now - EARLIER, now + TEN_YEARS)
-    entries = {entry.serial_number: entry for entry in before or ()}
+    builder = x509.CertificateRevocationListBuilder(authority.subject, now - EARLIER, now + TEN_YEARS)
     for serial in serials:
-        entries.setdefault(serial, x509.RevokedCertificateBuilder(serial, now).build())
-    for entry in entries.values():
-        builder = builder.add_revoked_certificate(entry)
+        builder = builder.add_revoked_certificate(x509.RevokedCertificateBuilder(serial, now).build())
     builder = builder.add_extension(x509.CRLNumber(int(now.timestamp())), critical=False)
-    signed = builder.add_extension(_issued_by(authority.key), critical=False).sign(authority.key, hashes.SHA256())
-    return _pem(signed)
+    return _pem(builder.add_extension(_issued_by(key), critical=False).sign(key, hashes.SHA256()))
 
 
 # ---------------------------------------------------------------- files
 
 
-def _authority(folder: Path) -> Authority:
+def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     certificate = _parse(folder / AUTHORITY, _certificate)
     key = _parse(folder / AUTHORITY_KEY, lambda data: serialization.load_pem_private_key(data, None))
     check_private(folder / AUTHORITY_KEY)
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+    if key.public_key() != certificate.public_key():
         raise InputError(
             f"{AUTHORITY} and {AUTHORITY_KEY} in {folder} do not belong together: use those of one `dnasa keys init`."
         )
-    return Authority(_read(folder / AUTHORITY), certificate, key)
+    return certificate, key
 
 
 def _certificate(data: bytes) -> x509.Certificate:
@@ -196,36 +174,23 @@ def _certificate(data: bytes) -> x509.Certificate:
     return certificate
 
 
-def _issued(folder: Path) -> list[x509.Certificate]:
-    path = folder / ISSUED
-    return _parse(path, x509.load_pem_x509_certificates) if path.exists() else []
-
-
-def _revoked(folder: Path, authority: x509.Certificate) -> x509.CertificateRevocationList | None:
-    path = folder / REVOKED
+def _revoked(path: Path, authority: x509.Certificate) -> set[int]:
     if not path.exists():
-        return None
-    found: x509.CertificateRevocationList = _parse(path, x509.load_pem_x509_crl)
-    if not found.is_signature_valid(authority.public_key()):  # type: ignore[arg-type]
-        raise InputError(f"{path} is not signed by the authority in {folder}: move it away.")
-    return found
+        return set()
+    revoked: x509.CertificateRevocationList = _parse(path, x509.load_pem_x509_crl)
+    if not revoked.is_signature_valid(authority.public_key()):  # type: ignore[arg-type]
+        raise InputError(f"{path} is not signed by the authority in {path.parent}: move it away.")
+    return {entry.serial_number for entry in revoked}
 
 
 def _parse(path: Path, parse: Callable[[bytes], Any]) -> Any:
-    data = _read(path)
+    if not path.exists():
+        raise InputError(f"There is no file {path}: run `dnasa keys init` first, or give --keys.")
     try:
-        return parse(data)
+        with _errors(path):
+            return parse(read_bytes(path, follow=True))
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:  # TypeError: it has a password
         raise InputError(f"Cannot use {path} ({first_line(error)}): it must be as `dnasa keys` made it.") from error
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_bytes(path, follow=True)
-    except FileNotFoundError as error:
-        raise InputError(f"There is no file {path}: run `dnasa keys init` first, or give --keys.") from error
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror}.") from error
 
 
 def _pem(signed: x509.Certificate | x509.CertificateRevocationList) -> bytes:
@@ -245,11 +210,13 @@ def _refuse_existing(path: Path) -> None:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}. Give another folder with --keys.") from error
+        raise InputError(
+            f"Cannot read or write {path}: {error.strerror}. Or give another folder with --keys."
+        ) from error
 
 
 def _create(path: Path, data: bytes, flag: int = os.O_EXCL) -> None:

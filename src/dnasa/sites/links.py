@@ -33,7 +33,6 @@ from dnasa.sites.connecting import (
     dial,
     dials,
     explain,
-    log,
     send_greeting,
 )
 from dnasa.sites.file import Sites
@@ -195,8 +194,8 @@ class Link:
 
     def greeting(self) -> Greeting:
         mesh = self.mesh
-        about = {"run": mesh.run, "stopped": mesh.stopped, "instance": mesh.instance}
-        greeting = {**about, "knows": self.instance, "received": self.received}
+        about = {"run": mesh.run, "instance": mesh.instance, "knows": self.instance}
+        greeting = about | {"received": self.received}
         mesh.told("greeting", self.site, len(json.dumps(greeting)))
         return greeting
 
@@ -230,9 +229,12 @@ class Link:
                 self.mesh.changed()
 
     def _resume(self, greeting: Greeting) -> None:
-        if conflict := self._conflict(str(greeting.get("run"))[:5000], greeting.get("stopped")):
-            self.mesh.conflicts[self.site] = conflict
-            raise OtherRun(conflict)
+        if (run := str(greeting.get("run"))[:5000]) != self.mesh.run:
+            parts = zip_longest(run.split("\n"), self.mesh.run.split("\n"), fillvalue="nothing")
+            theirs, ours = next((theirs, ours) for theirs, ours in parts if theirs != ours)
+            what = f"{self.name} runs {theirs:.300}, this site {ours}"
+            self.mesh.conflict = f"The sites run different things: {what}. Give all the same."
+            raise OtherRun(self.mesh.conflict)
         instance, received = greeting.get("instance"), greeting.get("received")
         if not isinstance(instance, str) or len(instance) > 64 or not isinstance(received, int):
             raise Refused("its greeting is incomplete")
@@ -244,23 +246,6 @@ class Link:
                 self.room.notify_all()
         if greeting.get("knows") == self.mesh.instance:
             self.acknowledge(received)
-
-    def _conflict(self, run: str, stopped: object) -> str:
-        """Why the run of this site cannot begin, as far as the greeting of the other one says."""
-        if stopped:
-            return (
-                f"{self.name} stopped before the run began, because of {stopped!s:.100}: start again once it is fixed."
-            )
-        if run == self.mesh.run:
-            return ""
-        theirs, ours = difference(run, self.mesh.run)
-        return f"The sites run different things: {self.name} runs {theirs:.300}, this site {ours}. Give all the same."
-
-
-def difference(theirs: str, ours: str) -> tuple[str, str]:
-    """The first parts in which two descriptions of a run differ; parts stand on lines of their own."""
-    pairs = zip_longest(theirs.split("\n"), ours.split("\n"), fillvalue="nothing")
-    return next((pair for pair in pairs if pair[0] != pair[1]), (theirs, ours))
 
 
 class Connection:
@@ -455,8 +440,7 @@ class Mesh:
 
     Attributes:
         opening: The texts that the sites exchanged before the first step: a site that joins reads them.
-        stopped: Why this site does not take part, which is all that it tells the others; empty if it does.
-        conflicts: The sites with which no run can begin, and why.
+        conflict: Why no run can begin with another site; empty if it can.
         fault: Which site said what it must not say, and what: this one stops then; empty if none did.
 
     Args:
@@ -481,7 +465,7 @@ class Mesh:
         self.inbox = Inbox()
         self.news = threading.Condition()
         self.version, self.state = 0, b""
-        self.stopped, self.fault, self.conflicts = "", "", dict[int, str]()
+        self.fault = self.conflict = ""
         self.opening: list[list[str]] = []
         self.closed = threading.Event()
         self.door: Door | None = None
@@ -557,8 +541,6 @@ class Mesh:
             differs = isinstance(error, OtherRun)  # which both must know
             with suppress(OSError):
                 send_greeting(tls, self.links[site].greeting() if differs else {"refused": str(error)})
-            if self.stopped or greeting.get("stopped"):
-                return tls.close()  # both know why
             raise
 
     def _beat(self) -> None:
@@ -587,21 +569,16 @@ class Mesh:
             began = time.monotonic()
             try:
                 self._connect(link)
-            except ConnectionRefusedError as error:
-                link.gone = True
-                self._explain(link, error)
-            except ssl.SSLCertVerificationError as error:
-                link.gone |= error.verify_code == REVOKED_CERTIFICATE
-                self._explain(link, error)
             except Exception as error:  # whatever it is, dial again
+                revoked = getattr(error, "verify_code", 0) == REVOKED_CERTIFICATE
+                link.gone |= revoked or isinstance(error, ConnectionRefusedError)
                 self._explain(link, error)
             self.changed()
             pause = 0.1 if time.monotonic() > began + 1 else min(2 * pause, 1.0)
 
     def _explain(self, link: Link, error: Exception) -> None:
-        """Log why there is no connection, and warn once if the other site refuses this one."""
+        """Keep why there is no connection, and warn once if the other site refuses this one."""
         link.problem = reason = explain(error)
-        log.debug("no connection", extra={"site": link.name, "reason": reason})
         refused = isinstance(error, ssl.SSLCertVerificationError) or alert_of(error)
         if (refused or not isinstance(error, OSError | OtherRun)) and reason != link.warned:
             link.warned = reason

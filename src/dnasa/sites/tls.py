@@ -3,8 +3,7 @@
 import os
 import shlex
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,6 @@ from dnasa.files import read_bytes
 
 AUTHORITY, CERTIFICATE, KEY, REVOKED = "authority.crt", "site.crt", "site.key", "revoked.pem"
 REVOKED_CERTIFICATE = 23  # OpenSSL's number of the error
-REMEDIES = {  # by OpenSSL's number of the error
-    3: f"{REVOKED} must be of the same authority",
-    8: f"{REVOKED} must be of the same authority",
-    9: "check the clock of this machine",
-    10: "check the clock of this machine, or make a new bundle with `dnasa keys site`",
-    11: f"check the clock of this machine, or copy a newer {REVOKED}",
-    12: f"copy a newer {REVOKED}",
-    REVOKED_CERTIFICATE: "ask for a new bundle of `dnasa keys site`",
-    26: f"{CERTIFICATE} must be valid for servers and for clients",
-    79: f"{CERTIFICATE} must be signed by an authority, not by another site",
-}
 
 
 def server_context(keys: Path) -> ssl.SSLContext:
@@ -57,11 +45,12 @@ def own_names(keys: Path) -> list[str]:
         for end in (client, server, client, server):
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
-    except ssl.SSLCertVerificationError as error:
-        remedy = REMEDIES.get(error.verify_code, f"{CERTIFICATE} must be signed by the authority in {AUTHORITY}")
-        raise InputError(f"The certificate in {keys} would be refused ({error.verify_message}): {remedy}.") from error
     except ssl.SSLError as error:
-        raise InputError(f"The certificate in {keys} cannot be used ({first_line(error)}): make another.") from error
+        reason = getattr(error, "verify_message", "") or first_line(error)
+        raise InputError(
+            f"Other sites would refuse the certificate in {keys} ({reason}): check the clock of this machine, and that "
+            f"{CERTIFICATE} and {REVOKED} are of the authority in {AUTHORITY}; or make a new bundle with `dnasa keys site`."
+        ) from error
     return names(server)
 
 
@@ -80,13 +69,15 @@ def _context(protocol: int, keys: Path) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
-    with _loading(keys / AUTHORITY):
+    try:
         context.load_verify_locations(keys / AUTHORITY)
-    with _loading(keys / CERTIFICATE):
-        context.load_cert_chain(keys / CERTIFICATE, keys / KEY, password=_refuse_password)
-    if os.path.lexists(keys / REVOKED):
-        with _loading(keys / REVOKED):
+        context.load_cert_chain(keys / CERTIFICATE, keys / KEY, password="")  # or it would ask for one
+        if os.path.lexists(keys / REVOKED):
             _load_revoked(context, keys / REVOKED)
+    except OSError as error:
+        raise InputError(
+            f"Cannot use the PEM files in {keys} ({first_line(error)}): copy them from the bundle of `dnasa keys site` again."
+        ) from error
     return context
 
 
@@ -95,19 +86,3 @@ def _load_revoked(context: ssl.SSLContext, path: Path) -> None:
         raise InputError(f"{path} must hold a list of revoked certificates only: copy it from the authority again.")
     context.load_verify_locations(path)
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-
-
-def _refuse_password() -> str:
-    raise InputError(f"{KEY} is encrypted, and nobody may be there to type its password: decrypt it, with mode 600.")
-
-
-@contextmanager
-def _loading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except ssl.SSLError as error:
-        if error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"):
-            raise InputError(f"{path} and {KEY} do not belong together: copy both from one bundle.") from error
-        raise InputError(f"Cannot use {path} ({first_line(error)}): it must be a PEM file.") from error
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror}.") from error
