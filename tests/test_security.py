@@ -20,7 +20,7 @@ from dnasa.cli import plugins
 from dnasa.core import InputError
 from dnasa.data import images
 from dnasa.rules import RULES, installed
-from dnasa.tasks import own_model
+from dnasa.tasks import models
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,7 +62,7 @@ def without_figures() -> Iterator[None]:
 def nothing_executed_before() -> Iterator[None]:
     """Plugins and models that this process has executed are forgotten."""
     before = dict(RULES)
-    own_model._function.cache_clear()
+    models.function.cache_clear()
     plugins.load_file.cache_clear()
     yield
     RULES.clear()

@@ -125,7 +125,7 @@ def make_source(
         from dnasa.tasks import models, tasks
 
     if options.model is not None:
-        models.check(options.model)
+        models.parse(options.model)
     tasks.scale(options.loss_scale, options.nodes)
     find_device(options.device)
     batch = options.batch or tasks.BATCH
