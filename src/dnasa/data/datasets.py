@@ -60,7 +60,7 @@ def load_known(name: str, context: int = CONTEXT) -> Dataset:
     except Exception as error:  # whatever the cause, the remedy is the same
         remedy = f"Put {', '.join(known.files[0])} (.gz or not) into $DNASA_DATA/{name}."
         raise InputError(f"Cannot read {name} from {source} ({first_line(error)}). {remedy}") from error
-    return Dataset(name, *parts, source, files=tuple(path.name for path in paths))
+    return Dataset(name, *parts)._replace(source=source, files=tuple(path.name for path in paths))
 
 
 def local_files(name: str) -> list[Path]:
@@ -183,7 +183,7 @@ def _digits() -> Dataset:
 
     inputs, labels = load_digits(return_X_y=True)
     parts: Any = every_fifth((inputs.astype(np.float32) / 16, labels))
-    return Dataset("digits", *parts, "scikit-learn")
+    return Dataset("digits", *parts)._replace(source="scikit-learn")
 
 
 def every_fifth(arrays: Arrays) -> Arrays:

@@ -13,8 +13,8 @@ from dnasa.problems.losses import WeightedCrossEntropy, cross_entropy
 from dnasa.problems.sharded import Shards
 from dnasa.problems.supervised import Augment, Supervised
 from dnasa.tasks import models
+from dnasa.tasks.sources import BATCH
 
-BATCH = 32
 ClassWeight = str | Mapping[Any, float] | None
 
 
@@ -74,9 +74,16 @@ def on_shards(
         ```
     """
     name = model or models.default(rows)
-    nodes = len(shards(0) if callable(shards) else shards)
-    options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": scale(loss_scale, nodes)}
-    options["validation"], weights = validation, class_weights(rows, class_weight)
+    if loss_scale == "1/n":
+        loss_scale = 1 / len(shards(0) if callable(shards) else shards)
+    options: Any = {
+        "batch": batch,
+        "dtype": dtype,
+        "device": device,
+        "loss_scale": loss_scale,
+        "validation": validation,
+    }
+    weights = class_weights(rows, class_weight)
     if rows.task == "regression":
         return Regression(models.make(name, rows), rows, shards, train_metrics=train_metrics, **options)
     if rows.inputs.dtype.kind in "iu" and rows.inputs.dtype != np.uint8 and not rows.vocabulary:
@@ -105,16 +112,3 @@ def class_weights(rows: Dataset, how: ClassWeight) -> np.ndarray | None:
         if name not in names or not 0 <= weight < np.inf:
             raise InputError(f"The class weight {name}: {weight} does not fit: classes are {names[:10]}.")
     return np.array([float(how.get(name, 1)) for name in names])
-
-
-def scale(text: str | float, nodes: int) -> float:
-    """A number, or '1/n'."""
-    if text == "1/n":
-        return 1 / nodes
-    try:
-        value = float(text)
-    except ValueError:
-        value = np.nan
-    if not (np.isfinite(value) and value > 0):
-        raise InputError(f"The loss scale must be a positive number or 1/n, not '{text}'.")
-    return value
