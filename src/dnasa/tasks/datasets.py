@@ -43,7 +43,7 @@ def reading(data: Dataset) -> dict[str, str]:
         rows["inputs of the model"] = " ".join(preparation(data)) or "bytes, from -2 to 2"
     if data.task == "classification":
         names = encoding.classes if encoding else range(data.classes)
-        counted = [] if data.vocabulary else np.bincount(data.labels, minlength=data.classes) / train
+        counted: Any = [] if data.vocabulary else np.bincount(data.labels, minlength=data.classes) / train
         shares = [f"{name} ({100 * share:.1f} %)" for name, share in zip(names, counted, strict=False)]
         rows["classes"] = f"{data.classes}: {first_of(shares, MOST_CLASSES)}"
     elif encoding and encoding.target_mean is not None and encoding.target_scale is not None:
