@@ -166,14 +166,13 @@ def test_rows_without_names_are_taken_by_position_if_their_number_fits(tmp_path:
     named, bare = encoding_of(data.from_frame(FRAME, "kind")), encoding_of(data.from_arrays(X, Y))
     last = encoding_of(data.from_frame(pd.DataFrame(np.c_[X, Y]), 48))
     expected = X.astype(np.float32)
-    for encoding, rows in ((named, X), (bare, FRAME.drop(columns="kind")), (last, FRAME), (last, X)):
+    for encoding, rows in ((named, X), (bare, FRAME.drop(columns="kind")), (last, X)):
         np.testing.assert_array_equal(encoding.encode(rows), expected)
     rows, _ = read_rows(Path(written(tmp_path, "x.libsvm", libsvm())), named)
     np.testing.assert_allclose(named.encode(rows), expected, rtol=1e-5)
-    with pytest.raises(InputError, match=r"the model needs 48, f0, f1, f2, \.\.\.; there are 49"):
-        named.encode(np.c_[X, Y])
-    with pytest.raises(InputError, match=r"the model needs 48, 0, 1, 2, \.\.\.; there are 49"):
-        bare.encode(FRAME)
+    for encoding, unfit in ((named, np.c_[X, Y]), (bare, FRAME)):
+        with pytest.raises(InputError, match=r"There is no column '.*0', which the model was trained with"):
+            encoding.encode(unfit)
 
 
 def test_rows_of_a_libsvm_file_are_as_wide_as_the_table_of_the_model(tmp_path: Path) -> None:

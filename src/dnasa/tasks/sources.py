@@ -19,6 +19,7 @@ from dnasa.engine.plan import evenly
 from dnasa.extras import needed_by
 from dnasa.problems.least_squares import LeastSquares
 from dnasa.problems.robust_regression import RobustRegression
+from dnasa.tasks import BATCH
 
 if TYPE_CHECKING:
     from dnasa.data.dataset import Dataset, Site
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
 
 Allgather = Callable[[str], list[str]]
-BATCH = 32
 CURVE_POINTS = 50
 SMALL, MORE_POINTS = 10_000, 100  # rows and points: up to so many rows, evaluations cost little compared to steps
 PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^2 on a table of 4,000 rows

@@ -12,8 +12,7 @@ from dnasa.problems.classification import Regression
 from dnasa.problems.losses import WeightedCrossEntropy, cross_entropy
 from dnasa.problems.sharded import Shards
 from dnasa.problems.supervised import Augment, Supervised
-from dnasa.tasks import models
-from dnasa.tasks.sources import BATCH
+from dnasa.tasks import BATCH, models
 
 ClassWeight = str | Mapping[Any, float] | None
 
