@@ -142,13 +142,14 @@ def predict(
     options: Options,
 ) -> None:
     """Predict with the trained model of a run: classes and probabilities, the values of a regression, or labels."""
-    from dnasa.trained import load, predictions
+    from dnasa.trained import load
+    from dnasa.trained.model import as_csv, predict_file
 
     if out is not None and out.exists() and out.resolve().is_relative_to(file.resolve()):
         raise InputError(f"--out would replace the rows in {file}: choose another file.")
     model = load(folder, options.trust)
-    table = predictions.of_file(model, file, id_column=id_column)
-    text = predictions.as_csv(table)
+    table = predict_file(model, file, id_column=id_column)
+    text = as_csv(table)
     if out is None:
         sys.stdout.write(text)
     else:

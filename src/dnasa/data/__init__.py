@@ -5,8 +5,8 @@ from dnasa.data.datasets import DATASETS
 from dnasa.data.encoding import Encoding, Feature
 from dnasa.data.loading import from_arrays, from_frame, load
 from dnasa.data.partitions import divide, divide_validation, hold_out, hold_out_of_each, partition
+from dnasa.data.reading import from_text
 from dnasa.data.shards import from_shards
-from dnasa.data.text import from_text
 
 __all__ = [
     "DATASETS",

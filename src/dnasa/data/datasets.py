@@ -20,8 +20,7 @@ import numpy as np
 from dnasa.core import InputError, first_line
 from dnasa.data.columns import as_float32
 from dnasa.data.dataset import Dataset
-from dnasa.data.reading import is_number, read_arrays, read_bytes, read_libsvm
-from dnasa.data.text import CONTEXT, from_text
+from dnasa.data.reading import CONTEXT, from_text, is_number, read_arrays, read_bytes, read_libsvm
 from dnasa.extras import needed_by
 
 Arrays = Sequence[np.ndarray]  # inputs and labels; test inputs and labels where they are apart

@@ -9,11 +9,9 @@ from dnasa.core import InputError
 from dnasa.data.dataset import Dataset
 from dnasa.data.datasets import DATASETS, load_known
 from dnasa.data.encoding import Encoding
-from dnasa.data.images import read_images
-from dnasa.data.reading import KINDS, kind, read_file
+from dnasa.data.reading import CONTEXT, KINDS, from_text, kind, read_file, read_images
 from dnasa.data.rows import Rows, of_arrays, of_frame, without
 from dnasa.data.summaries import Summary, make_encoding, summarize
-from dnasa.data.text import CONTEXT, from_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,4 +156,4 @@ def encoded(rows: Rows, tests: Rows | None, name: str, source: str, task: str | 
     split = Split(rows, tests)
     encoding = make_encoding(split.summary(task), task)._replace(id_column=rows.id_column)
     parts = (*split.training(encoding), *split.testing(encoding))
-    return Dataset(name, *parts, source, encoding=encoding, notes=rows.notes)
+    return Dataset(name, *parts, source, encoding=encoding)

@@ -14,14 +14,12 @@ if TYPE_CHECKING:
 class Rows(NamedTuple):
     """`inputs` are a frame, of which the columns `features` are used, or an array; `labels` are a column with its name.
 
-    `notes` are sentences about what was left out. `id_column` names the rows and is not an input. `absent` are columns that
-    were to be left out and are not there.
+    `id_column` names the rows and is not an input. `absent` are columns that were to be left out and are not there.
     """
 
     inputs: Any
     labels: "pd.Series"
     features: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
     id_column: str | None = None
     absent: tuple[str, ...] = ()
 
@@ -52,7 +50,7 @@ def without(rows: Rows, drop: Any, id_column: str | None, what: str, partly: boo
     return rows._replace(features=features, id_column=None if id_place is None else every[id_place], absent=absent)
 
 
-def of_frame(frame: "pd.DataFrame", target: Any, what: str, notes: tuple[str, ...] = ()) -> Rows:
+def of_frame(frame: "pd.DataFrame", target: Any, what: str) -> Rows:
     """Make rows of a table; its columns are named by text. The target is given by name or by position from 0."""
     if any(not isinstance(name, str) for name in frame.columns):
         frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
@@ -63,7 +61,7 @@ def of_frame(frame: "pd.DataFrame", target: Any, what: str, notes: tuple[str, ..
     features = tuple(name for name in columns if name != label)
     if not features:
         raise InputError(f"{what} has one column: it needs the target and at least one column of inputs.")
-    return Rows(frame, frame[label], features, notes)
+    return Rows(frame, frame[label], features)
 
 
 def of_arrays(inputs: Any, labels: Any, what: str = "the arrays") -> Rows:

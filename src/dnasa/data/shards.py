@@ -77,7 +77,6 @@ def from_shards(
     data = Dataset(folder.resolve().name or str(folder), *parts)._replace(
         source=str(folder),
         encoding=encoding,
-        notes=tuple(dict.fromkeys(note for split in splits for note in split.rows.notes)),
         test_counts=() if common else tuple(summary.tests for summary in of_nodes),
         class_counts=total.target.counts,
         warnings=tuple(agreement.warnings(summaries)),

@@ -15,7 +15,7 @@ from torch import nn
 
 from dnasa.core import InputError
 from dnasa.data import Dataset
-from dnasa.data.text import CONTEXT
+from dnasa.data.reading import CONTEXT
 from dnasa.files import execute, failure, read_bytes
 from dnasa.networks import launched_rank
 from dnasa.problems.models import ACTIVATIONS, gpt, lenet, perceptron, resnet

@@ -12,9 +12,9 @@ import numpy as np
 from dnasa.core import InputError, choose, size, whole
 from dnasa.data.agreement import aligned
 from dnasa.data.columns import MISSING
+from dnasa.data.reading import CONTEXT
 from dnasa.data.shards import alone, exchanged
 from dnasa.data.summaries import Summary
-from dnasa.data.text import CONTEXT
 from dnasa.engine.plan import evenly
 from dnasa.extras import needed_by
 from dnasa.problems.least_squares import LeastSquares
@@ -259,23 +259,20 @@ def preparation(rows: "Dataset") -> list[str]:
     encoding = rows.encoding
     if encoding is None:
         return []
-    count, features = len(encoding.inputs), encoding.features
-    regression = f"Regression of {encoding.target}: the loss is that of the standardized target."
-    lines = [regression] if encoding.task == "regression" else []
+    features = encoding.features
+    lines = [f"Regression of {encoding.target}."] if encoding.task == "regression" else []
     if encoding.mean is not None:
-        what = f"{count} input{'s' if count > 1 else ''}" if features else "Inputs"
+        what = f"{len(encoding.inputs)} inputs" if features else "Inputs"
         lines.append(f"{what} standardized with the mean and standard deviation of the training rows.")
     for sentence, names in {
         "Text became one input for each category": [f.name for f in features if f.kind == "text"],
-        "Missing values became the mean, with an input that flags them": [
-            f.name for f in features if f.fill is not None
-        ],
+        "Missing values became the mean, with a flag": [f.name for f in features if f.fill is not None],
         "Missing text became a category of its own": [f.name for f in features if MISSING in f.categories],
     }.items():
         lines += [f"{sentence}: {first_of(names)}."] if names else []
     if rows.test_counts:
         lines.append("No common test rows: each node tests on its own, every fifth or its test file.")
-    return [*lines, *rows.notes]
+    return lines
 
 
 def first_of(names: list[str], most: int = 8) -> str:
