@@ -71,7 +71,7 @@ def tables(folder: Path, others: str = "id,y\n" + "1,no\n2,yes\n" * 20, **own: s
 REFUSED = {
     "lyon stopped before the run began, because of a column of identifiers or free text": "id,y\n"
     + "".join(f"LY{i},{'yes' if i % 2 else 'no'}\n" for i in range(24)),
-    "Column 'y' of lyon holds numbers; at berlin it holds text": "id,y\n" + "1,0\n2,1\n" * 20,
+    "Column 'y' of lyon holds numbers; at berlin it holds texts": "id,y\n" + "1,0\n2,1\n" * 20,
 }
 
 

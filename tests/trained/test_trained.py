@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -382,23 +381,6 @@ def test_the_joint_model_of_a_regression_has_its_r2_at_each_site(home: Path) -> 
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_evaluations_of_parts_add_up_to_that_of_all_rows(task: str, home: Path) -> None:
-    rows, model = dnasa.data.load(str(home / f"{task}.csv"), TASKS[task]), dnasa.load(home / task)
-    halves = [
-        rows._replace(test_inputs=rows.test_inputs[part], test_labels=rows.test_labels[part])
-        for part in (slice(0, 15), slice(15, None))
-    ]
-    whole = evaluation.evaluate(model, rows)
-    added = evaluation.merged([evaluation.evaluate(model, half) for half in halves])
-    assert whole.keys() == added.keys()
-    for name, value in whole.items():
-        if name in ("task", "names"):
-            assert added[name] == value
-        else:
-            np.testing.assert_allclose(added[name], value, rtol=1e-6)
-
-
-@pytest.mark.parametrize("task", TASKS)
 def test_the_report_shows_the_tests_without_the_data(
     task: str, home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -451,14 +433,6 @@ def test_the_exported_model_predicts_what_ours_predicts(
         (outputs,) = session.run(None, {"rows": rows})
         np.testing.assert_allclose(outputs, model.to_torch()(torch.from_numpy(rows)).detach(), rtol=1e-4, atol=1e-4)
     assert json.loads(session.get_modelmeta().custom_metadata_map["inputs"]) == list(model.encoding.inputs)
-
-
-def test_export_without_its_packages_names_them(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    line = refused(["export", home / "classification", "--onnx", tmp_path / "a.onnx"], monkeypatch, capfd)
-    assert "pip install 'dnasa[onnx]'" in line
 
 
 @pytest.mark.parametrize("common", [False, True])

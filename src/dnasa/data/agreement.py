@@ -14,8 +14,6 @@ from dnasa.data.summaries import MIN_COUNT, Moments, Summary
 
 FAR = 3  # standard deviations
 SCALE = 10  # a factor up to which sites do not differ
-MOST = 10  # warnings
-CONTENTS = {"text": "text", "number": "numbers"}
 
 
 def aligned(summaries: Sequence[Summary]) -> list[Summary]:
@@ -61,9 +59,7 @@ def _check_kinds(name: str, summaries: Sequence[Summary], kinds: Sequence[str], 
     if len(different) > 1:
         odd, usual = sorted(different, key=kinds.count)
         site, other = (summaries[kinds.index(kind)].site for kind in (odd, usual))
-        raise InputError(
-            f"Column '{name}' of {site} holds {CONTENTS[odd]}; at {other} it holds {CONTENTS[usual]}: {remedy}."
-        )
+        raise InputError(f"Column '{name}' of {site} holds {odd}s; at {other} it holds {usual}s: {remedy}.")
 
 
 def check_classes(summaries: Sequence[Summary]) -> None:
@@ -104,8 +100,7 @@ def warnings(summaries: Sequence[Summary]) -> list[str]:
             )
     if all(summary.target.values is None for summary in summaries):
         lines += _units(summaries[0].target.name, sites, [summary.target.moments for summary in summaries])
-    more = len(lines) - MOST
-    return lines[:MOST] + ([f"{more} further columns differ between the sites."] if more > 0 else [])
+    return lines
 
 
 def _misspelled(words: Sequence[Collection[str]]) -> list[int]:

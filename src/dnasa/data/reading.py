@@ -137,13 +137,13 @@ def _decimal(sample: str, sign: str) -> str:
 def _check_header(path: Path, names: list[str], frame: "pd.DataFrame") -> None:
     import pandas as pd
 
-    numeric = [name for name in names if is_number(name)]
-    if numeric != [str(place) for place in range(len(numeric))]:  # which pandas writes
-        raise InputError(f"{path.name} has no header line, or a column called '{numeric[0]}': give each column a name.")
-    if len(set(filter(None, names))) < len(list(filter(None, names))):
-        raise InputError(f"Two columns of {path.name} have the same name: rename one of them.")
-    if not isinstance(frame.index, pd.RangeIndex):  # pandas makes surplus columns the index
-        raise InputError(f"The rows of {path.name} have more values than its header has names: correct the first line.")
+    numeric, named = [name for name in names if is_number(name)], [name for name in names if name]
+    counted = numeric == [str(place) for place in range(len(numeric))]  # which pandas writes
+    # pandas makes surplus columns the index
+    if not counted or len(set(named)) < len(named) or not isinstance(frame.index, pd.RangeIndex):
+        raise InputError(
+            f"The first line of {path.name} must have one name for each column, all different and no numbers: correct it."
+        )
     if not len(frame):
         raise InputError(f"{path.name} has no rows below its header.")
 
