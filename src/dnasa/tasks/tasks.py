@@ -1,13 +1,12 @@
 """A dataset with a network, divided among the nodes: what studies and the command line train."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dnasa.core import InputError, choose
-from dnasa.data import Dataset, load, partition
+from dnasa.data import Dataset
 from dnasa.problems.classification import Regression
 from dnasa.problems.losses import WeightedCrossEntropy, cross_entropy
 from dnasa.problems.sharded import Shards
@@ -15,23 +14,6 @@ from dnasa.problems.supervised import Augment, Supervised
 from dnasa.tasks import BATCH, models
 
 ClassWeight = str | Mapping[Any, float] | None
-
-
-def classification(
-    data: str | Path | Dataset,
-    nodes: int,
-    how: str = "iid",
-    batch: int = BATCH,
-    loss_scale: str | float = 1.0,
-    dtype: str = "float32",
-    device: str = "cpu",
-    target: str | None = None,
-    train_metrics: bool = True,
-) -> Supervised:
-    """The problem as in the paper: LeNet for 28 x 28 images, a perceptron d-64-classes for tables (d-32-10 for the digits)."""
-    rows = data if isinstance(data, Dataset) else load(data, target)
-    shards = partition(how, rows.labels, nodes)
-    return on_shards(rows, shards, batch, loss_scale, dtype, device, train_metrics)
 
 
 def on_shards(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnasa.data import Dataset
+from dnasa.data.encoding import TASKS
 from dnasa.files import read_json, refusing_damage
 from dnasa.runs.names import node_name
 
@@ -83,19 +84,14 @@ def read(folder: Path) -> Evaluation | None:
 
 
 def _check(stored: Evaluation) -> None:
-    k, sites = len({str(name) for name in stored["names"]}), len(stored.get("site_totals", ()))
-    classes = stored["task"] == "classification"
-    shapes: dict[str, tuple[int, ...]] = {"rows": (), **({"confusion": (k, k)} if classes else {"scale": ()})}
-    shapes |= {} if classes else dict.fromkeys(OF_REGRESSION, ())
-    shapes |= dict.fromkeys(("site_scores", "site_totals"), (sites,)) if sites else {}
-    arrays = {name: np.array(stored[name]) for name in shapes}
-    numbers = all(a.dtype.kind in "if" and np.isfinite(a).all() for a in arrays.values())
-    if not numbers or any((a < 0).any() for name, a in arrays.items() if name != "target") or stored["rows"] < 1:
+    """Raise an error where no tables can be made of it, or where its sums are no finite numbers of at least 0."""
+    sums = {name: np.array(stored[name], np.float64) for name in stored if name not in NOT_SUMMED}
+    if not all(np.isfinite(a).all() and (name == "target" or (a >= 0).all()) for name, a in sums.items()):
         raise ValueError("sums must be numbers of at least 0")
-    if len(stored["names"]) != k or not k or {name: a.shape for name, a in arrays.items()} != shapes:
-        raise ValueError("sums are missing, or do not fit together")
-    if not (classes or stored["task"] == "regression") or stored.get("site_kind") not in (None, "test", "training"):
-        raise ValueError("an unknown task")
+    k = len({str(name) for name in stored["names"]})
+    if stored["task"] not in TASKS or not k or sums.get("confusion", np.empty((k, k))).shape != (k, k):
+        raise ValueError("its parts do not fit together")
+    list(tables(stored))
 
 
 # ---------------------------------------------------------------- what the sums say
