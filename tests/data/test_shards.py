@@ -150,12 +150,6 @@ def test_the_nodes_of_a_folder_are_its_files_in_order(tmp_path: Path) -> None:
         count_nodes(tmp_path / "nowhere")
 
 
-def test_a_folder_called_digits_gets_the_network_of_a_users_data(tmp_path: Path) -> None:
-    folder = shards(tmp_path / "digits", {"node-0.npz": npz(inputs=X, labels=Y)})
-    assert tasks.on_shards(*data.from_shards(folder, range(1), 1)).layout[0] == ("0.weight", (64, 2))
-    assert tasks.on_shards(data.load("digits"), [np.arange(9)] * 2).layout[0] == ("0.weight", (32, 64))
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
