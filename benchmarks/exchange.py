@@ -19,11 +19,11 @@ from mpi4py import MPI
 from benchmarks.steppers import dnasa_stepper
 from dnasa import topology
 from dnasa.core import Messages, Network
-from dnasa.data import from_arrays
+from dnasa.data import from_arrays, partition
 from dnasa.networks import connect
 from dnasa.networks.buffers import Buffers
 from dnasa.networks.processes import Multiplier
-from dnasa.tasks.tasks import classification
+from dnasa.tasks.tasks import on_shards
 
 NODES, ARRAYS, DIM, ROUNDS, BLOCK = 8, 3, 8066, 300, 20
 
@@ -74,7 +74,8 @@ def interleaved(comm: MPI.Comm, *works: Work, rounds: int = ROUNDS) -> list[floa
 def whole_step(network: Network, shape: tuple[int, ...], classes: int) -> Work:
     torch.set_num_threads(1)
     x = np.random.default_rng(0).standard_normal((4000, *shape)).astype(np.float32)
-    problem = classification(from_arrays(x, np.arange(4000) % classes), network.nodes)
+    rows = from_arrays(x, np.arange(4000) % classes)
+    problem = on_shards(rows, partition("iid", rows.labels, network.nodes))
     start = problem.start(0).expand(1, 1, len(network.local_nodes), -1).contiguous()
     stepper, steps = dnasa_stepper(network, start), count(1)
 

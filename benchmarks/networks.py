@@ -16,10 +16,10 @@ from torch import nn
 
 from benchmarks.steppers import dnasa_stepper
 from dnasa import topology
-from dnasa.data import from_arrays
+from dnasa.data import from_arrays, partition
 from dnasa.networks import simulated
 from dnasa.problems import Classification
-from dnasa.tasks.tasks import classification
+from dnasa.tasks.tasks import on_shards
 
 NODES, BATCH = 8, 32
 
@@ -28,7 +28,8 @@ def make_problem(name: str, device: str = "cpu") -> Classification:
     generator = np.random.default_rng(0)
     shape, classes = ((123,), 2) if name == "a9a network" else ((1, 28, 28), 10)
     x, y = generator.standard_normal((4000, *shape)).astype(np.float32), np.arange(4000) % classes
-    problem: Any = classification(from_arrays(x, y), NODES, device=device)
+    rows = from_arrays(x, y)
+    problem: Any = on_shards(rows, partition("iid", rows.labels, NODES), device=device)
     return problem
 
 

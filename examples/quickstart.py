@@ -8,7 +8,6 @@ from pathlib import Path
 
 import dnasa
 from dnasa.comparing import draw_history, save_figure
-from dnasa.tasks.tasks import classification
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "quickstart")
 
@@ -17,7 +16,8 @@ ring = dnasa.topology.ring(8)
 print(f"A ring of {ring.nodes} nodes, rho = {ring.rho:.3f}; the neighbours of node 0 are {ring.neighbours(0)}.")
 
 # The problem: each node has an eighth of the digits.
-problem = classification("digits", nodes=8)
+rows = dnasa.data.load("digits")
+problem = dnasa.on_shards(rows, dnasa.data.partition("iid", rows.labels, nodes=8))
 
 # D-NASA, the default rule, needs no stepsize.
 run = dnasa.solve(problem, ring, steps=600)

@@ -15,12 +15,13 @@ from archives import npz
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_checkpoints import ARRAYS, NOTES
-from test_data import JPEGS, as_jpeg
+from test_data import JPEGS
 from test_resume import fail_at, small
 
 from dnasa import cli
 from dnasa.core import InputError
-from dnasa.data import datasets, from_text
+from dnasa.data import from_text
+from dnasa.data.datasets import KNOWN
 from dnasa.data.loading import load
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint, Damaged
@@ -34,24 +35,15 @@ quick = settings(
 
 GOOD = {
     "csv": b"a,b,label\n" + b"1,2,x\n3,red,y\n5,6,x\n" * 3,
-    "libsvm": b"+1 1:1 3:1\n-1 2:0.5\n+1 1:2\n",
-    "idx": b"\x00\x00\x08\x02\x00\x00\x00\x03\x00\x00\x00\x02abcdef",
     "npz": npz(inputs=np.arange(12.0).reshape(6, 2), labels=np.array([0, 1, 2, 0, 1, 2])),
-    "miniboone": b"1 2\n" + b"\n".join([b"1.0 2.0 3.0"] * 3),
-    "cifar10": b"\x03" + bytes(range(256)) * 12,
-    "cifar10 as JPEG": npz(**JPEGS),
-    "JPEG": as_jpeg((200, 10, 50)),
     "text": "Now is the winter, déjà vu. ".encode() * 10,
+    "a9a": b"+1 1:1 3:1\n-1 2:0.5\n+1 1:2\n",
+    "miniboone": b"1 2\n" + b"\n".join([b"1.0 2.0 3.0"] * 3),
+    "cifar10": npz(**JPEGS),
 }
 READERS: dict[str, Callable[[Path], Any]] = {
     "csv": lambda path: load(path, "label")[1:3],
-    "libsvm": lambda path: list(datasets._parse_a9a([path]).values()),
-    "idx": lambda path: (datasets.read_idx(path), None),
     "npz": lambda path: load(path)[1:3],
-    "miniboone": datasets.read_miniboone,
-    "cifar10": datasets.read_cifar10,
-    "cifar10 as JPEG": lambda path: next(datasets.read_cifar10_jpeg(path)),
-    "JPEG": lambda path: (datasets.decode_jpeg(path.read_bytes(), path), None),
     "text": lambda path: from_text(path, context=4)[1:3],
 }
 
@@ -87,16 +79,23 @@ def read_or_refused(read: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize("kind", GOOD)
 @quick
 @given(data=st.data())
-def test_a_damaged_file_is_refused_or_read_as_valid_data(kind: str, data: st.DataObject, tmp_path: Path) -> None:
-    path = tmp_path / f"file.{kind}"
-    path.write_bytes(data.draw(damaged(GOOD[kind])))
-    read = read_or_refused(lambda: READERS[kind](path))
+def test_a_damaged_file_is_refused_or_read_as_valid_data(
+    kind: str, data: st.DataObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DNASA_DATA", str(tmp_path))
+    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
+    content = data.draw(damaged(GOOD[kind]))
+    files = KNOWN[kind].files[-1] if kind in KNOWN else [f"file.{kind}"]
+    paths = [tmp_path / kind / name for name in files]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    read = read_or_refused(lambda: READERS[kind](paths[0]) if kind in READERS else load(kind)[1:3])
     if read is None:
         return
     inputs, labels = read[:2]
     assert np.isfinite(inputs).all()
-    if kind not in ("idx", "JPEG"):
-        assert len(inputs) == len(labels)
+    assert len(inputs) == len(labels)
 
 
 WORDS = st.sampled_from(

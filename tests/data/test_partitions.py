@@ -150,14 +150,6 @@ def test_by_label_separates_the_classes_and_dirichlet_lies_between() -> None:
     assert purity("iid") < 0.3 < purity("dirichlet(0.1)") < 1
 
 
-def test_the_full_name_of_a_partition_has_the_number_that_is_used() -> None:
-    labels = np.arange(200) % 5
-    assert partitions.full_name("dirichlet") == "dirichlet(0.5)"
-    assert partitions.full_name("dirichlet(2)") == "dirichlet(2)"
-    same = zip(data.partition("dirichlet", labels, 4), data.partition("dirichlet(0.5)", labels, 4), strict=True)
-    assert all(np.array_equal(a, b) for a, b in same)
-
-
 @pytest.mark.parametrize("how", ["wat", "dirichlet(x)", "dirichlet(-1)", "iid(3)", "dirichlet(1"])
 def test_an_unreadable_partition_is_refused(how: str) -> None:
     with pytest.raises(InputError):

@@ -91,29 +91,13 @@ def test_a_rare_class_is_recognized_with_balanced_weights(tmp_path: Path, run: R
     assert confusion[0, 0] / confusion[0].sum() > 0.6
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (
-            "--data FILE --target a --task regression --class-weight balanced",
-            "Only rows with classes have class weights",
-        ),
-        ("--data FILE --target y --class-weight even", "Unknown class weight 'even'. Choose from: balanced"),
-        ("--problem spike --class-weight balanced", "--class-weight belongs to --data"),
-    ],
-)
-def test_weights_that_do_not_fit_get_one_line(tmp_path: Path, run: Run, words: str, line: str) -> None:
-    pd.DataFrame({"a": np.linspace(0, 1, 30), "b": range(30), "y": ["u", "v"] * 15}).to_csv(
-        tmp_path / "t.csv", index=False
-    )
-    code, _, err = run("train", *(str(tmp_path / "t.csv") if word == "FILE" else word for word in words.split()))
-    assert code == 2
-    assert line in err
-    assert err.count("\n") == 1
-
-
-def test_weights_of_unknown_classes_are_refused() -> None:
-    rows = data.from_arrays(*rare(100))
+def test_weights_that_do_not_fit_are_refused() -> None:
+    x, y = rare(100)
+    rows = data.from_arrays(x, y)
     for wrong in ({"sick": 1.0}, {"ill": -1.0}):
         with pytest.raises(InputError, match="does not fit: classes are"):
             tasks.class_weights(rows, wrong)
+    with pytest.raises(InputError, match=r"Unknown class weight 'even'. Choose from: balanced"):
+        tasks.class_weights(rows, "even")
+    with pytest.raises(InputError, match="Only rows with classes have class weights"):
+        tasks.class_weights(data.from_arrays(x, x[:, 0]), "balanced")

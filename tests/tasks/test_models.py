@@ -57,6 +57,7 @@ def test_a_perceptron_has_the_activation_and_the_dropout_of_its_name() -> None:
     shards = [np.arange(6), np.arange(6, 12)]
     assert tasks.on_shards(table, shards, model="mlp:9,silu").stack is not None
     assert tasks.on_shards(table, shards, model="mlp:9,dropout=0.1").stack is None
+    assert tasks.on_shards(rows(3, 8, 8), shards, model="resnet:8").stack is None
 
 
 OWN = """
@@ -139,13 +140,6 @@ def test_gpt_sees_the_context_of_its_text(text: Path) -> None:
         models.make("mlp:8", windows)
 
 
-def test_models_of_known_layers_are_computed_together() -> None:
-    shards = [np.arange(6), np.arange(6, 12)]
-    assert tasks.on_shards(rows(7), shards).stack is not None
-    assert tasks.on_shards(rows(3, 8, 8), shards, model="mlp:4").stack is not None
-    assert tasks.on_shards(rows(3, 8, 8), shards, model="resnet:8").stack is None
-
-
 @pytest.mark.parametrize(
     ("model", "given", "words"),
     [
@@ -171,7 +165,6 @@ def test_a_model_that_does_not_fit_is_refused(model: str, given: Dataset, words:
     ("words", "message"),
     [
         ("train --model vgg", "Unknown model 'vgg'"),
-        ("train --model gpt", "gpt is the model for text"),
         ("train --data FILE", "a context of 256 needs more than 2,560. Give a longer text or a shorter context"),
         ("train --data FILE --model gpt:1,10,16", "multiple of 6"),
         ("train --data FILE --model gpt:1,12,16 --partition by_label", "use the partition iid or contiguous"),

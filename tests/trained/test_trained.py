@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,8 +25,8 @@ from dnasa.networks import dry_run
 from dnasa.networks.processes import Sending
 from dnasa.runs.result import answered
 from dnasa.tasks.tasks import on_shards
-from dnasa.trained import evaluation, report
-from dnasa.trained.finished import save_run
+from dnasa.trained import evaluation
+from dnasa.trained.saving import save_run
 
 pytestmark = pytest.mark.xdist_group("trained")  # one process trains the models
 NET = """
@@ -374,27 +373,11 @@ def test_the_joint_model_of_a_regression_has_its_r2_at_each_site(home: Path) -> 
     rows, model = dnasa.data.load(str(home / "regression.csv"), "value"), dnasa.load(home / "regression")
     parts = [(rows.inputs[part], rows.labels[part]) for part in (slice(0, 50), slice(50, 50), slice(50, 160))]
     measured = evaluated(home / "regression") | evaluation.at_sites(model, parts, "training")
-    first, none, last = evaluation.of_sites(measured)
+    (values,) = evaluation.of_sites(measured).values()
+    first, none, last = values
     assert np.isnan(none)
     for found, (inputs, labels) in ((first, parts[0]), (last, parts[2])):
         assert found == pytest.approx(r2_score(labels, model.outputs(inputs)), abs=1e-6)
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_evaluations_of_parts_add_up_to_that_of_all_rows(task: str, home: Path) -> None:
-    rows, model = dnasa.data.load(str(home / f"{task}.csv"), TASKS[task]), dnasa.load(home / task)
-    halves = [
-        rows._replace(test_inputs=rows.test_inputs[part], test_labels=rows.test_labels[part])
-        for part in (slice(0, 15), slice(15, None))
-    ]
-    whole = evaluation.evaluate(model, rows)
-    added = evaluation.merged([evaluation.evaluate(model, half) for half in halves])
-    assert whole.keys() == added.keys()
-    for name, value in whole.items():
-        if name in ("task", "names"):
-            assert added[name] == value
-        else:
-            np.testing.assert_allclose(added[name], value, rtol=1e-6)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -412,15 +395,6 @@ def test_the_report_shows_the_tests_without_the_data(
     }[task]
     for word in words:
         assert word in shown
-
-
-def test_of_many_classes_those_with_the_lowest_recall_are_reported() -> None:
-    counts = np.diag(np.full(50, 9))
-    counts[3, 7] = 5
-    measured = {"task": "classification", "names": list(range(50)), "rows": int(counts.sum())}
-    measured |= {"confusion": counts.tolist()}
-    lowest = next(table for title, table in report.tables(measured) if "16 of 50 with the lowest recall" in title)
-    assert lowest["class"].iloc[0] == "3"
 
 
 @pytest.mark.parametrize(
@@ -461,14 +435,6 @@ def test_the_exported_model_predicts_what_ours_predicts(
     assert json.loads(session.get_modelmeta().custom_metadata_map["inputs"]) == list(model.encoding.inputs)
 
 
-def test_export_without_its_packages_names_them(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    line = refused(["export", home / "classification", "--onnx", tmp_path / "a.onnx"], monkeypatch, capfd)
-    assert "pip install 'dnasa[onnx]'" in line
-
-
 @pytest.mark.parametrize("common", [False, True])
 def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, tmp_path: Path) -> None:
     """The joint model at each site is measured there: on its test rows, or on all of its rows where the test is common."""
@@ -507,6 +473,6 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
         assert alone["site_scores"] == right
     else:
         assert sum(alone["site_scores"]) == np.trace(alone["confusion"])
-    frame = dict(report.tables(alone, ["bonn", "köln", "ulm"]))["Each site"]
+    frame = dict(evaluation.tables(alone, ["bonn", "köln", "ulm"]))["Each site"]
     assert list(frame.site) == ["bonn", "köln", "ulm"]
-    np.testing.assert_array_equal(frame.iloc[:, 1], evaluation.of_sites(alone))
+    np.testing.assert_array_equal(frame.iloc[:, 1], next(iter(evaluation.of_sites(alone).values())))

@@ -39,16 +39,12 @@ def print_data(options: "SourceOptions") -> None:
     from dnasa.data import partition
     from dnasa.tasks import datasets, sources
 
-    if options.shard_dir is not None:
-        rows, shards = sources.load_shards(options, range(options.nodes))
-        how = "as their files are"
-    else:
-        rows, how = sources.load_data(options), options.partition or "iid"
+    rows, shards = sources.load_rows(options, range(options.nodes))
+    how = "as their files are"
+    if options.shard_dir is None:
+        how = options.partition or "iid"
         shards = partition(how, rows.labels, options.nodes)
-    if rows.encoding is None:
-        print_fitting(datasets.sizes(rows), f"{rows.name}, from {rows.source}")
-    else:
-        console.print(settings_table(datasets.reading(rows), f"{rows.name}, from {rows.source}"))
+    console.print(settings_table(datasets.reading(rows), f"{rows.name}, from {rows.source}"))
     kinds = {"classification": "Rows of each class", "regression": "Targets"}
     table = datasets.division(rows, shards)
     print_fitting(

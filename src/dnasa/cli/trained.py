@@ -43,7 +43,7 @@ def save(folder: Path | None, source: "Source", result: "Result", network: "Netw
     if source.rows is None or result.runs.diverged.notna().all():
         return
     from dnasa.runs.folder import RunFolder, logging_warnings
-    from dnasa.trained.finished import save_run
+    from dnasa.trained.saving import save_run
 
     log = RunFolder(folder, resume=True).log if folder is not None and result.writes else None
     try:
@@ -79,7 +79,6 @@ def report(
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
     from dnasa.trained import evaluation
-    from dnasa.trained.report import tables
 
     result, run = Result.load(folder), RunFolder(folder, resume=True)
     measured = evaluation.read(folder)
@@ -97,7 +96,7 @@ def report(
     for line in warnings(folder):
         print_line(f"Warning: {line}")
     print_line(rendering.timing_line(result))
-    for title, table in tables(measured, run.sites) if measured else ():
+    for title, table in evaluation.tables(measured, run.sites) if measured else ():
         print_wide(frame_table(table, title))
 
 
@@ -143,13 +142,14 @@ def predict(
     options: Options,
 ) -> None:
     """Predict with the trained model of a run: classes and probabilities, the values of a regression, or labels."""
-    from dnasa.trained import load, predictions
+    from dnasa.trained import load
+    from dnasa.trained.model import as_csv, predict_file
 
     if out is not None and out.exists() and out.resolve().is_relative_to(file.resolve()):
         raise InputError(f"--out would replace the rows in {file}: choose another file.")
     model = load(folder, options.trust)
-    table = predictions.of_file(model, file, id_column=id_column)
-    text = predictions.as_csv(table)
+    table = predict_file(model, file, id_column=id_column)
+    text = as_csv(table)
     if out is None:
         sys.stdout.write(text)
     else:

@@ -27,7 +27,7 @@ LONGEST = 100  # names, and lists of a factor
 # without effect on synthetic problems
 OF_DATA = (
     *("partitions", "partition_seed", "model", "loss_scale", "weights_by", "class_weight"),
-    *("target", "columns", "drop_columns", "id_column", "task"),
+    *("target", "drop_columns", "id_column", "task"),
 )
 
 
@@ -82,7 +82,6 @@ class Settings(BaseModel):
     evaluate: Whole | None = None
     model: Text | None = None
     target: Text | None = None
-    columns: Text | None = None
     drop_columns: Text | None = None
     id_column: Text | None = None
     task: Text | None = None

@@ -9,7 +9,7 @@ import pandas as pd
 
 from dnasa.comparing.statistics import over_seeds
 from dnasa.comparing.tables import metric_name
-from dnasa.data.validation import validation_name
+from dnasa.data.partitions import validation_name
 from dnasa.problems.metrics import larger_is_better
 from dnasa.rules.registry import Variant
 

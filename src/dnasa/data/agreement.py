@@ -14,8 +14,6 @@ from dnasa.data.summaries import MIN_COUNT, Moments, Summary
 
 FAR = 3  # standard deviations
 SCALE = 10  # a factor up to which sites do not differ
-MOST = 10  # warnings
-CONTENTS = {"text": "text", "number": "numbers"}
 
 
 def aligned(summaries: Sequence[Summary]) -> list[Summary]:
@@ -44,24 +42,15 @@ def aligned(summaries: Sequence[Summary]) -> list[Summary]:
 
 
 def _check_names(summaries: Sequence[Summary]) -> None:
-    """Every site must have the columns of most sites, or of half of them and the first, and no others."""
-    counts = Counter(column.name for summary in summaries for column in summary.columns)
-    first = {column.name for column in summaries[0].columns}
-    expected = [name for name, count in counts.items() if 2 * count + (name in first) > len(summaries)]
-    for summary in summaries:
-        names = [column.name for column in summary.columns]
-        missing = [name for name in expected if name not in names]
-        more = [name for name in names if counts[name] < len(summaries)]
-        if missing:
-            instead = f" (it has a column '{more[0]}', which others do not have)" if more else ""
+    """Every site must have the columns that most sites have."""
+    names = [frozenset(column.name for column in summary.columns) for summary in summaries]
+    ((usual, _),) = Counter(names).most_common(1)
+    for summary, has in zip(summaries, names, strict=True):
+        if has != usual:
+            missing, more = (", ".join(map(repr, sorted(some)[:3])) or "none" for some in (usual - has, has - usual))
             raise InputError(
-                f"{summary.site} has no column '{missing[0]}', which most sites have{instead}: add or rename it, or "
-                f"{leave_out(missing[0])} at all sites."
-            )
-        if any(name not in expected for name in more):
-            raise InputError(
-                f"{summary.site} has a column '{more[0]}', which the other sites do not have: remove it, or "
-                f"{leave_out(more[0])}."
+                f"{summary.site} does not have the columns of the other sites; missing: {missing}, further: {more}. Rename "
+                "them, or leave them out with --drop-columns at all sites."
             )
 
 
@@ -70,9 +59,7 @@ def _check_kinds(name: str, summaries: Sequence[Summary], kinds: Sequence[str], 
     if len(different) > 1:
         odd, usual = sorted(different, key=kinds.count)
         site, other = (summaries[kinds.index(kind)].site for kind in (odd, usual))
-        raise InputError(
-            f"Column '{name}' of {site} holds {CONTENTS[odd]}; at {other} it holds {CONTENTS[usual]}: {remedy}."
-        )
+        raise InputError(f"Column '{name}' of {site} holds {odd}s; at {other} it holds {usual}s: {remedy}.")
 
 
 def check_classes(summaries: Sequence[Summary]) -> None:
@@ -113,8 +100,7 @@ def warnings(summaries: Sequence[Summary]) -> list[str]:
             )
     if all(summary.target.values is None for summary in summaries):
         lines += _units(summaries[0].target.name, sites, [summary.target.moments for summary in summaries])
-    more = len(lines) - MOST
-    return lines[:MOST] + ([f"{more} further columns differ between the sites."] if more > 0 else [])
+    return lines
 
 
 def _misspelled(words: Sequence[Collection[str]]) -> list[int]:

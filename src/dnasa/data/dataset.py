@@ -30,7 +30,6 @@ class Dataset(NamedTuple):
         source: Where the rows come from, for messages.
         vocabulary: The characters of a text.
         encoding: How inputs and labels were made from the user's rows.
-        notes: Sentences about what was left out.
         test_counts: The number of test rows of each node of the network, where every node tests on its own.
         sites: Of shards, the names and training rows of all nodes, in other processes too.
         warnings: Sentences about sites whose columns do not look like the others'.
@@ -46,7 +45,6 @@ class Dataset(NamedTuple):
     source: str = "arrays"
     vocabulary: str = ""
     encoding: Encoding | None = None
-    notes: tuple[str, ...] = ()
     test_counts: tuple[int, ...] = ()
     sites: tuple[Site, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -70,10 +70,6 @@ class Encoding(NamedTuple):
     target_scale: np.ndarray | None = None
     id_column: str | None = None
 
-    def __repr__(self) -> str:
-        columns = f"{len(self.features)} columns" if self.features else f"rows of shape {self.shape}"
-        return f"Encoding for {self.task}: {columns} to {int(np.prod(self.shape)):,} inputs, {self.outputs} outputs"
-
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the model's inputs, for a table."""
@@ -148,32 +144,34 @@ class Encoding(NamedTuple):
         """Each input's values, for all rows or those that are picked."""
         for feature, whole in self._selected(table):
             column = whole if picked is None else whole.iloc[picked]
-            if feature.kind == "number":
-                yield from _number_inputs(feature, column)
-            else:
+            if feature.kind == "text":
                 words = as_words(column)
                 yield from (words == category for category in feature.categories)
+                continue
+            values = numbers(feature.name, column, missing=True)
+            gaps = np.isnan(values)
+            if feature.fill is not None:
+                yield np.where(gaps, feature.fill, values)
+                yield gaps
+            elif gaps.any():
+                where = f"Column '{feature.name}' has a missing value ({row_of(column, gaps)})"
+                raise InputError(f"{where}, and the training rows had none: fill it or drop the row.")
+            else:
+                yield values
 
     def _selected(self, table: "pd.DataFrame") -> Iterator[tuple[Feature, "pd.Series"]]:
         for feature, place in zip(self.features, self._places([str(name) for name in table.columns]), strict=True):
             yield feature, table.iloc[:, place]
 
     def _places(self, names: list[str]) -> list[int]:
-        """The columns by name; by position where these rows or the training rows have no names (or only numbers)."""
+        """The columns by name; by position where these rows or the training rows have no names."""
         wanted = [feature.name for feature in self.features]
-        positions = {name: place for place, name in enumerate(names)}
-        missing = [name for name in wanted if name not in positions]
+        missing = [name for name in wanted if name not in names]
         if not missing:
-            return [positions[name] for name in wanted]
-        if not are_positions(names) and not all(map(str.isdigit, wanted)):
-            raise InputError(f"There is no column '{missing[0]}', which the model was trained with: add or rename it.")
-        if len(names) == len(wanted):
+            return [names.index(name) for name in wanted]
+        if len(names) == len(wanted) and (are_positions(names) or all(map(str.isdigit, wanted))):
             return list(range(len(wanted)))
-        if len(names) == len(wanted) + 1 and are_positions([*wanted, self.target]):
-            return list(map(int, wanted))
-        raise InputError(
-            f"Columns without names: the model needs {len(wanted)}, {', '.join(wanted[:3])}, ...; there are {len(names)}."
-        )
+        raise InputError(f"There is no column '{missing[0]}', which the model was trained with: add or rename it.")
 
     # ------------------------------------------------------------ targets
 
@@ -227,30 +225,22 @@ class Encoding(NamedTuple):
 
         with refusing_damage("The description of the model's inputs"):
             features = TypeAdapter(tuple[Feature, ...]).validate_python(d["features"])
-            shape = tuple(map(int, d["shape"]))
             arrays = {name: None if d[name] is None else np.asarray(d[name], np.float64) for name in ARRAYS}
-            id_column = None if d.get("id_column") is None else str(d["id_column"])
-            encoding = cls(
-                str(d["task"]), features, shape, str(d["target"]), tuple(d["classes"]), **arrays, id_column=id_column
-            )
+            tuples = {"features": features, "shape": tuple(map(int, d["shape"])), "classes": tuple(d["classes"])}
+            encoding = cls(**d | tuples | arrays)
             if not encoding._is_consistent():
                 raise ValueError("its parts do not fit together")
         return encoding
 
     def _is_consistent(self) -> bool:
-        arrays = [array for name in ARRAYS if (array := getattr(self, name)) is not None]
+        classification, scaling = self.task == "classification", (self.mean, self.scale)
         return (
             self.task in TASKS
-            and bool(self.target)
-            and bool(self.classes) == (self.task == "classification")
-            and all(isinstance(name, str | int | float) for name in self.classes)
-            and all(feature.kind in ("number", "text") for feature in self.features)
-            and min(self.shape, default=1) > 0
+            and bool(self.classes) == classification
+            and (self.target_mean is None) == (self.target_scale is None) == classification
             and (not self.features or self.shape == (len(self.inputs),))
-            and (self.mean is None) == (self.scale is None)
-            and (self.target_mean is None) == (self.target_scale is None)
-            and all(array.shape in ((), self.shape) for array in (self.mean, self.scale) if array is not None)
-            and all(np.isfinite(array).all() for array in arrays)
+            and len({array is None for array in scaling}) == 1
+            and all(array is None or array.shape in ((), self.shape) for array in scaling)
         )
 
 
@@ -260,16 +250,3 @@ ARRAYS = ("mean", "scale", "target_mean", "target_scale")
 def are_positions(names: Sequence[str]) -> bool:
     """Whether columns are called 0, 1, 2, ... in any order, as those without names are."""
     return set(names) == {str(place) for place in range(len(names))}
-
-
-def _number_inputs(feature: Feature, column: "pd.Series") -> Iterator[np.ndarray]:
-    values = numbers(feature.name, column, missing=True)
-    gaps = np.isnan(values)
-    if feature.fill is None:
-        if gaps.any():
-            where = f"Column '{feature.name}' has a missing value ({row_of(column, gaps)})"
-            raise InputError(f"{where}, and the training rows had none: fill it or drop the row.")
-        yield values
-    else:
-        yield np.where(gaps, feature.fill, values)
-        yield gaps

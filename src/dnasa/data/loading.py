@@ -9,11 +9,9 @@ from dnasa.core import InputError
 from dnasa.data.dataset import Dataset
 from dnasa.data.datasets import DATASETS, load_known
 from dnasa.data.encoding import Encoding
-from dnasa.data.images import read_images
-from dnasa.data.reading import KINDS, kind, read_file
-from dnasa.data.rows import Chosen, Rows, of_arrays, of_frame
+from dnasa.data.reading import CONTEXT, KINDS, from_text, kind, read_file, read_images
+from dnasa.data.rows import Rows, of_arrays, of_frame, without
 from dnasa.data.summaries import Summary, make_encoding, summarize
-from dnasa.data.text import CONTEXT, from_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +23,6 @@ def load(
     context: int = CONTEXT,
     task: str | None = None,
     text: bool = False,
-    columns: Any = None,
     drop_columns: Any = None,
     id_column: str | None = None,
 ) -> Dataset:
@@ -37,7 +34,6 @@ def load(
         context: The length of a text's windows, in characters.
         task: "classification" or "regression"; by default what the target looks like.
         text: Whether a file is a text rather than a table, as a .txt file without a target is.
-        columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out.
         id_column: A column that names the rows: it is not an input, and comes back with predictions.
 
@@ -52,7 +48,7 @@ def load(
     if path.is_file() and (text or (kind(path) == ".txt" and target is None)):
         return from_text(path, context)
     rows, tests = read(path, target)
-    rows = Chosen(columns, drop_columns, id_column).of(rows, path.name)
+    rows = without(rows, drop_columns, id_column, path.name)
     return encoded(rows, tests, path.resolve().name, str(path), task)
 
 
@@ -62,7 +58,6 @@ def from_frame(
     test: "pd.DataFrame | None" = None,
     name: str = "frame",
     task: str | None = None,
-    columns: Any = None,
     drop_columns: Any = None,
     id_column: str | None = None,
 ) -> Dataset:
@@ -74,12 +69,11 @@ def from_frame(
         test: The test rows. By default every fifth of the shuffled rows of `frame`.
         name: What the dataset is called.
         task: "classification" or "regression"; by default what the target looks like.
-        columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out.
         id_column: A column that names the rows: it is not an input, and comes back with predictions.
     """
     tests = None if test is None else of_frame(test, target, "The test frame")
-    rows = Chosen(columns, drop_columns, id_column).of(of_frame(frame, target, "The frame"), "The frame")
+    rows = without(of_frame(frame, target, "The frame"), drop_columns, id_column, "The frame")
     return encoded(rows, tests, name, "a frame", task)
 
 
@@ -162,4 +156,4 @@ def encoded(rows: Rows, tests: Rows | None, name: str, source: str, task: str | 
     split = Split(rows, tests)
     encoding = make_encoding(split.summary(task), task)._replace(id_column=rows.id_column)
     parts = (*split.training(encoding), *split.testing(encoding))
-    return Dataset(name, *parts, source, encoding=encoding, notes=rows.notes)
+    return Dataset(name, *parts, source, encoding=encoding)

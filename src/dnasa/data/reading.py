@@ -1,4 +1,4 @@
-"""Rows in files: text tables, Excel, parquet, LIBSVM and arrays. A damaged file is refused with one line."""
+"""Rows in files: tables, Excel, parquet, LIBSVM, arrays, folders of images, texts. A damaged file is refused with one line."""
 
 import csv
 import gzip
@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from dnasa import files
 from dnasa.core import InputError, first_line
-from dnasa.data import images
 from dnasa.data.columns import MISSING_WORDS
+from dnasa.data.dataset import Dataset
 from dnasa.data.encoding import Encoding
 from dnasa.data.rows import Rows, of_arrays, of_frame, position
 from dnasa.extras import needed_by
@@ -24,12 +25,14 @@ from dnasa.extras import needed_by
 if TYPE_CHECKING:
     import pandas as pd
 
-Table = tuple["pd.DataFrame", tuple[str, ...]]
 SAMPLE = 1 << 16  # bytes from which separator and decimal sign are found
 SEPARATORS = ",;\t|"
 BOM = b"\xef\xbb\xbf"  # the byte-order mark that some programs write before UTF-8 text
 LIBSVM = (".libsvm", ".svm", ".svmlight")
 KINDS = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab", *LIBSVM, ".xlsx", ".npz", ".parquet")
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")  # others may start a program, as PostScript does
+CONTEXT = 256  # characters that a model of a text sees at once
 ARRAYS = {  # what an array of an .npz may be called
     "inputs": ("inputs", "X", "x", "X_train", "x_train"),
     "labels": ("labels", "y", "Y", "y_train", "targets"),
@@ -54,8 +57,7 @@ def read_file(path: Path, target: Any) -> tuple[Rows, Rows | None]:
         return train, of_arrays(arrays["test_inputs"], arrays["test_labels"], path.name) if has_tests else None
     if kind(path) in LIBSVM:
         return of_arrays(*read_libsvm(path), path.name), None
-    frame, notes = read_table(path)
-    return of_frame(frame, target, path.name, notes), None
+    return of_frame(read_table(path), target, path.name), None
 
 
 def read_rows(path: Path, encoding: Encoding) -> tuple[Any, list[Any]]:
@@ -64,7 +66,7 @@ def read_rows(path: Path, encoding: Encoding) -> tuple[Any, list[Any]]:
     Names are those of a folder's images, or the `id_column` of a table.
     """
     if path.is_dir():
-        return images.read_unlabelled(path, encoding.shape)
+        return read_unlabelled(path, encoding.shape)
     if not path.is_file():
         raise InputError(f"There is no file or folder {path}.")
     if kind(path) == ".npz":
@@ -75,7 +77,7 @@ def read_rows(path: Path, encoding: Encoding) -> tuple[Any, list[Any]]:
         rows, _ = read_libsvm(path)
         missing = max(0, len(encoding.features) - rows.shape[1])  # columns at the end without a value in any row
         return np.pad(rows, ((0, 0), (0, missing))), []
-    frame, _ = read_table(path, encoding.id_column)
+    frame = read_table(path, encoding.id_column)
     place = position(list(frame.columns), encoding.id_column or "")
     return frame, [] if place is None else frame.iloc[:, place].tolist()
 
@@ -83,18 +85,18 @@ def read_rows(path: Path, encoding: Encoding) -> tuple[Any, list[Any]]:
 # ---------------------------------------------------------------- tables
 
 
-def read_table(path: Path, as_text: str | None = None) -> Table:
-    """Parquet, a workbook, or text; and sentences about what was left out. The column `as_text` stays text, as 007."""
+def read_table(path: Path, as_text: str | None = None) -> "pd.DataFrame":
+    """Parquet, a workbook, or text. The column `as_text` stays text, as 007."""
     if kind(path) not in KINDS:
         raise InputError(f"{path.name} has no format that can be read: save it as .csv. Formats: {', '.join(KINDS)}.")
     if kind(path) == ".parquet":
-        return _read_parquet(path), ()
+        return _read_parquet(path)
     if kind(path) == ".xlsx":
         return _read_text(path, _excel_as_csv(path), as_text, ",")
     return _read_text(path, read_bytes(path).removeprefix(BOM), as_text)
 
 
-def _read_text(path: Path, raw: bytes, as_text: str | None, separators: str = SEPARATORS) -> Table:
+def _read_text(path: Path, raw: bytes, as_text: str | None, separators: str = SEPARATORS) -> "pd.DataFrame":
     """Values below a header line; the separator is the one that divides the header into most names; without one, spaces."""
     import pandas as pd
 
@@ -122,8 +124,7 @@ def _read_text(path: Path, raw: bytes, as_text: str | None, separators: str = SE
     _check_header(path, [name.strip() for name in names], frame)
     frame.index = pd.RangeIndex(1, 1 + len(frame))
     surplus = [name for place, name in enumerate(frame.columns) if _is_surplus(frame, name, place)]
-    note = "Columns without a name that are empty or count the rows are not used."
-    return frame.drop(columns=surplus), (note,) if surplus else ()
+    return frame.drop(columns=surplus)
 
 
 def _decimal(sample: str, sign: str) -> str:
@@ -136,13 +137,13 @@ def _decimal(sample: str, sign: str) -> str:
 def _check_header(path: Path, names: list[str], frame: "pd.DataFrame") -> None:
     import pandas as pd
 
-    numeric = [name for name in names if is_number(name)]
-    if numeric != [str(place) for place in range(len(numeric))]:  # which pandas writes
-        raise InputError(f"{path.name} has no header line, or a column called '{numeric[0]}': give each column a name.")
-    if len(set(filter(None, names))) < len(list(filter(None, names))):
-        raise InputError(f"Two columns of {path.name} have the same name: rename one of them.")
-    if not isinstance(frame.index, pd.RangeIndex):  # pandas makes surplus columns the index
-        raise InputError(f"The rows of {path.name} have more values than its header has names: correct the first line.")
+    numeric, named = [name for name in names if is_number(name)], [name for name in names if name]
+    counted = numeric == [str(place) for place in range(len(numeric))]  # which pandas writes
+    # pandas makes surplus columns the index
+    if not counted or len(set(named)) < len(named) or not isinstance(frame.index, pd.RangeIndex):
+        raise InputError(
+            f"The first line of {path.name} must have one name for each column, all different and no numbers: correct it."
+        )
     if not len(frame):
         raise InputError(f"{path.name} has no rows below its header.")
 
@@ -228,3 +229,97 @@ def read_arrays(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.
     if missing:
         raise InputError(f"{path.name} has no array '{missing[0]}'; it has: {', '.join(known) or 'nothing'}.")
     return parts
+
+
+# ---------------------------------------------------------------- images by class: cat/1.png, dog/2.png, ...
+
+
+def read_images(folder: Path) -> tuple[Rows, Rows | None]:
+    """All images as bytes, gray or in color, and those of the folder `test` if there is one; all have the size of the first."""
+    parts = [folder / name for name in ("train", "test") if (folder / name).is_dir()]
+    train, *tests = (by_class(part) for part in (parts if (folder / "train").is_dir() else [folder]))
+    every = [path for part in (train, *tests) for path in part]
+    gray = all(_open(path).mode in ("L", "1", "I;16", "I") for path in every)
+    size, mode = _open(every[0]).size, "L" if gray else "RGB"
+    rows = [of_arrays(pixels([*part], mode, size), np.array([*part.values()]), folder.name) for part in (train, *tests)]
+    return rows[0], rows[1] if tests else None
+
+
+def read_unlabelled(folder: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, list[str]]:
+    """All images of a folder, for a model that takes rows of this shape, and their names."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES)
+    if not paths or len(shape) != 3 or shape[0] not in (1, 3):
+        raise InputError(f"{folder} holds no images, or the model takes none: give a file.")
+    return pixels(paths, "L" if shape[0] == 1 else "RGB", (shape[2], shape[1])), [
+        str(p.relative_to(folder)) for p in paths
+    ]
+
+
+def by_class(folder: Path) -> dict[Path, str]:
+    """The images and the name of each one's class, the folder it is in."""
+    groups = sorted(path for path in folder.iterdir() if path.is_dir())
+    classes = {
+        path: group.name
+        for group in groups
+        for path in sorted(group.iterdir())
+        if path.suffix.lower() in IMAGES and path.is_file()
+    }
+    if not classes:
+        raise InputError(f"{folder} holds neither a table nor images by class, such as cat/1.png.")
+    return classes
+
+
+def _open(path: Path) -> Any:
+    with needed_by(f"Reading the image {path.name}"):
+        from PIL import Image
+    try:
+        return Image.open(path, formats=IMAGE_FORMATS)
+    except Exception as error:  # Pillow raises many kinds for damaged images
+        raise InputError(f"{path} is not an image that Pillow can read: replace or remove it.") from error
+
+
+def pixels(paths: Sequence[Path], mode: str, size: tuple[int, int]) -> np.ndarray:
+    """Images x channels x height x width; the size is checked before memory is used for it."""
+    return np.stack([_pixels(path, mode, size) for path in paths])
+
+
+def _pixels(path: Path, mode: str, size: tuple[int, int]) -> np.ndarray:
+    image = _open(path)
+    if image.size != size:
+        sizes = [f"{width} x {height} pixels" for width, height in (image.size, size)]
+        raise InputError(f"{path} has {sizes[0]} and others have {sizes[1]}: make all images the same size.")
+    try:
+        array = np.asarray(image.convert(mode))
+    except Exception as error:  # Pillow raises many kinds for damaged images
+        raise InputError(f"{path} is damaged: replace or remove it.") from error
+    return array[None] if mode == "L" else array.transpose(2, 0, 1)
+
+
+# ---------------------------------------------------------------- texts
+
+
+def from_text(path: str | Path, context: int = CONTEXT) -> Dataset:
+    """Windows of a text, each the label of the one that begins a character earlier; the last tenth of the text is for testing.
+
+    Training windows begin at every character and share the text's memory; test windows do not overlap.
+
+    Args:
+        path: The text file.
+        context: The length of a window, in characters.
+    """
+    path = Path(path)
+    try:
+        text = read_bytes(path).removeprefix(BOM).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path.name} is not UTF-8 text (byte {error.start:,}): convert it.") from error
+    characters, tokens = np.unique(np.frombuffer(text.encode("utf-32-le"), np.uint32), return_inverse=True)
+    train, test = np.split(tokens.astype(np.int64), [len(tokens) * 9 // 10])
+    if len(test) <= context or len(characters) < 2:
+        raise InputError(
+            f"{path} has {len(tokens):,} characters, {len(characters)} different ones: a context of {context:,} needs more "
+            f"than {10 * context:,}. Give a longer text or a shorter context, such as --model gpt:2,96,64."
+        )
+    rows, tests = (sliding_window_view(part, context + 1, writeable=True) for part in (train, test))
+    tests = tests[::context]
+    vocabulary = "".join(map(chr, characters))
+    return Dataset(path.name, rows[:, :-1], rows[:, 1:], tests[:, :-1], tests[:, 1:], str(path), vocabulary)

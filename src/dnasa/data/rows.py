@@ -14,14 +14,12 @@ if TYPE_CHECKING:
 class Rows(NamedTuple):
     """`inputs` are a frame, of which the columns `features` are used, or an array; `labels` are a column with its name.
 
-    `notes` are sentences about what was left out. `id_column` names the rows and is not an input. `absent` are columns that
-    were to be left out and are not there.
+    `id_column` names the rows and is not an input. `absent` are columns that were to be left out and are not there.
     """
 
     inputs: Any
     labels: "pd.Series"
     features: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
     id_column: str | None = None
     absent: tuple[str, ...] = ()
 
@@ -31,34 +29,28 @@ class Rows(NamedTuple):
         return self.inputs[name]
 
 
-class Chosen(NamedTuple):
-    """The user's choice of input columns: all, or `columns`; never `drop` and `id_column`. Each by name or position."""
+def without(rows: Rows, drop: Any, id_column: str | None, what: str, partly: bool = False) -> Rows:
+    """These rows without some columns, and without the one that names the rows. Each is given by name or position.
 
-    columns: Any = None
-    drop: Any = None
-    id_column: str | None = None
-
-    def of(self, rows: Rows, what: str, partly: bool = False) -> Rows:
-        """These rows with fewer columns. Columns to leave out must be there, unless it is enough that another site has them."""
-        if self == Chosen():
-            return rows
-        if not rows.features:
-            raise InputError(f"{what} is no table: leave out --columns, --drop-columns and --id-column.")
-        every, ids = list(rows.inputs.columns), [] if self.id_column is None else [self.id_column]
-        places = {word: position(every, word) for word in (*split_names(every, self.drop), *ids)}
-        absent = tuple(word for word, place in places.items() if place is None)
-        for word in () if partly else absent:
-            _name(every, word, what)
-        dropped = {every[place] for place in places.values() if place is not None}
-        used = {_name(every, one, what) for one in split_names(every, self.columns)} or set(rows.features)
-        features = tuple(name for name in rows.features if name in used - dropped)
-        if not features or rows.labels.name in dropped:
-            raise InputError(f"{what} needs its target and an input: correct --columns, --drop-columns or --id-column.")
-        id_place = places.get(self.id_column or "")
-        return rows._replace(features=features, id_column=None if id_place is None else every[id_place], absent=absent)
+    They must be there, unless it is enough that another site has them (`partly`).
+    """
+    every = list(rows.inputs.columns) if rows.features else []
+    words = [*split_names(every, drop), *([] if id_column is None else [id_column])]
+    if words and not rows.features:
+        raise InputError(f"{what} is no table: leave out --drop-columns and --id-column.")
+    places = {word: position(every, word) for word in words}
+    absent = tuple(word for word, place in places.items() if place is None)
+    if absent and not partly:
+        _name(every, absent[0], what)
+    dropped = {every[place] for place in places.values() if place is not None}
+    features = tuple(name for name in rows.features if name not in dropped)
+    if dropped and (not features or rows.labels.name in dropped):
+        raise InputError(f"{what} needs its target and an input: correct --drop-columns or --id-column.")
+    id_place = places.get(id_column or "")
+    return rows._replace(features=features, id_column=None if id_place is None else every[id_place], absent=absent)
 
 
-def of_frame(frame: "pd.DataFrame", target: Any, what: str, notes: tuple[str, ...] = ()) -> Rows:
+def of_frame(frame: "pd.DataFrame", target: Any, what: str) -> Rows:
     """Make rows of a table; its columns are named by text. The target is given by name or by position from 0."""
     if any(not isinstance(name, str) for name in frame.columns):
         frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
@@ -69,7 +61,7 @@ def of_frame(frame: "pd.DataFrame", target: Any, what: str, notes: tuple[str, ..
     features = tuple(name for name in columns if name != label)
     if not features:
         raise InputError(f"{what} has one column: it needs the target and at least one column of inputs.")
-    return Rows(frame, frame[label], features, notes)
+    return Rows(frame, frame[label], features)
 
 
 def of_arrays(inputs: Any, labels: Any, what: str = "the arrays") -> Rows:

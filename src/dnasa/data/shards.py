@@ -18,7 +18,7 @@ import numpy as np
 from dnasa.core import InputError
 from dnasa.data import agreement, loading, reading
 from dnasa.data.dataset import Dataset, Site
-from dnasa.data.rows import Chosen
+from dnasa.data.rows import without
 from dnasa.data.summaries import Summary, make_encoding
 
 
@@ -34,7 +34,6 @@ def from_shards(
     target: Any = None,
     task: str | None = None,
     allgather_text: Callable[[str], list[str]] = alone,
-    columns: Any = None,
     drop_columns: Any = None,
     id_column: str | None = None,
 ) -> tuple[Dataset, list[np.ndarray]]:
@@ -50,19 +49,17 @@ def from_shards(
         target: The name of the target column or its position from 0.
         task: "classification" or "regression"; by default what the target looks like.
         allgather_text: With several processes, that of their network.
-        columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out; not every site needs to have them.
         id_column: A column that names the rows and is not an input; not every site needs to have it.
     """
     folder = Path(folder)
     paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)
-    chosen = Chosen(columns, drop_columns, id_column)
     tests = None if common is None else loading.read(common, target)[0]
     splits, local_summaries = [], []
     for path in paths:
         with naming(path):
             rows, own_test = loading.read(path, target)
-            rows = chosen.of(rows, path.name, partly=True)
+            rows = without(rows, drop_columns, id_column, path.name, partly=True)
             splits.append(loading.Split(rows, own_test if tests is None else tests))
             site = path.name if path.is_dir() else path.name.partition(".")[0]
             local_summaries.append(splits[-1].summary(task).to_send(site))
@@ -80,7 +77,6 @@ def from_shards(
     data = Dataset(folder.resolve().name or str(folder), *parts)._replace(
         source=str(folder),
         encoding=encoding,
-        notes=tuple(dict.fromkeys(note for split in splits for note in split.rows.notes)),
         test_counts=() if common else tuple(summary.tests for summary in of_nodes),
         class_counts=total.target.counts,
         warnings=tuple(agreement.warnings(summaries)),

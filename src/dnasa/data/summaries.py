@@ -72,9 +72,7 @@ class Column(NamedTuple):
 
     def merged(self, other: "Column") -> "Column":
         kind = other.kind if self.is_empty else self.kind  # a column without values fits any
-        counts = {
-            word: self.counts.get(word, 0) + other.counts.get(word, 0) for word in {**self.counts, **other.counts}
-        }
+        counts = dict(Counter(self.counts) + Counter(other.counts))
         return Column(self.name, kind, self.gaps or other.gaps, self.moments.merged(other.moments), counts)
 
     def without_rare(self) -> "Column":

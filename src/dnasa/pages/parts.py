@@ -161,7 +161,6 @@ def nodes(
 def tests(path: Path) -> dict[str, Any] | None:
     """What the trained model did on the test rows, and at each site."""
     from dnasa.trained import evaluation
-    from dnasa.trained.report import metric, of_each_node, tables
 
     found = evaluation.read(path)
     if found is None:
@@ -169,11 +168,13 @@ def tests(path: Path) -> dict[str, Any] | None:
     names = list(map(text, found["names"]))
     matrix = found["task"] == "classification" and len(names) <= MOST_CLASSES
     return {
-        "metric": metric(found),
-        "members": evaluation.members(found),
-        "nodes": {title: [short(float(value)) for value in column] for title, column in of_each_node(found).items()},
+        "metric": evaluation.metric(found),
+        "members": list(range(len(found.get("site_totals", ())))),
+        "nodes": {
+            title: [short(float(value)) for value in column] for title, column in evaluation.of_sites(found).items()
+        },
         "confusion": {"names": names, "counts": found["confusion"], "rows": short(found["rows"])} if matrix else None,
-        "tables": [_table(title, frame) for title, frame in tables(found) if not _is_drawn(title, matrix)],
+        "tables": [_table(title, frame) for title, frame in evaluation.tables(found) if not _is_drawn(title, matrix)],
     }
 
 

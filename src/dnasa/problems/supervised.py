@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from dnasa.arrays import checksum
 from dnasa.core import InputError, Layout, UserCode, choose, positive
 from dnasa.data import Dataset
-from dnasa.data.partitions import class_table, label_difference
-from dnasa.data.validation import validation_name
+from dnasa.data.partitions import class_table, label_difference, validation_name
 from dnasa.problems.cuda_graphs import CudaGraphs
 from dnasa.problems.losses import Loss, accuracy, stacked
 from dnasa.problems.modules import FlatModule, check_number

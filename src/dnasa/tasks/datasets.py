@@ -1,4 +1,4 @@
-"""Known datasets, how the user's own were read, and how rows are divided among the nodes."""
+"""Known datasets, how data was read, and how its rows are divided among the nodes."""
 
 from typing import Any
 
@@ -15,63 +15,40 @@ MOST_CLASSES = 40  # that are listed
 
 
 def datasets() -> pd.DataFrame:
-    """Every known dataset: its source, size and class shares, or how to get it. Nothing is downloaded."""
+    """Every known dataset: its source and size, or how to get it. Nothing is downloaded."""
     rows = []
     for name in DATASETS:
-        available = name == "digits" or local_files(name) or list(cache_folder().glob(f"{name}-openml-*"))
-        if not available:
-            how = "says how to get it" if name == "shakespeare" else "downloads it"
-            rows.append({"name": name, "source": f"missing: `dnasa data {name}` {how}"})
-            continue
-        try:
-            data = load(name)
-            rows.append({"name": name, "source": data.source} | sizes(data).iloc[0].to_dict())
-        except InputError as error:
-            rows.append({"name": name, "source": f"cannot be read: {error}"})
+        source, sizes = f"missing: `dnasa data {name}` gets it, or says how", {}
+        if name == "digits" or local_files(name) or list(cache_folder().glob(f"{name}-openml-*")):
+            try:
+                data = load(name)
+                source, sizes = data.source, reading(data)
+            except InputError as error:
+                source = f"cannot be read: {error}"
+        rows.append({"name": name, "source": source} | sizes)
     return pd.DataFrame(rows).fillna("")
 
 
-def sizes(data: Dataset) -> pd.DataFrame:
-    """Rows, inputs and classes, in one row."""
-    row = {
-        "training rows": f"{len(data.labels):,}",
-        "test rows": f"{len(data.test_labels):,}",
-        "inputs": " x ".join(map(str, data.inputs.shape[1:])),
-        "classes": str(data.classes),
-        "class shares": "" if data.vocabulary else " ".join(f"{100 * share:.1f}" for share in _shares(data)) + " %",
-    }
-    return pd.DataFrame([row])
-
-
-def _shares(data: Dataset) -> np.ndarray:
-    return np.bincount(data.labels, minlength=data.classes) / len(data.labels)
-
-
-# ---------------------------------------------------------------- the user's own rows
-
-
 def reading(data: Dataset) -> dict[str, str]:
-    """How a file or folder was read: its rows, its target, and what was done to its columns."""
-    encoding = data.encoding
-    assert encoding is not None
-    counts = [sum(feature.kind == kind for feature in encoding.features) for kind in ("number", "text")]
-    columns = f"{counts[0]} of numbers, {counts[1]} of text, and the target" if encoding.features else ""
+    """How data was read: its rows, its target, and what was done to its columns."""
+    encoding, shape = data.encoding, " x ".join(map(str, data.inputs.shape[1:]))
     train, test = len(data.labels), sum(data.test_counts) or len(data.test_labels)
-    rows = {
-        "rows": f"{train + test:,}: {train:,} for training, {test:,} for testing{', of all nodes' * bool(data.test_counts)}",
-        **({"columns": columns} if columns else {"one row": " x ".join(map(str, encoding.shape))}),
-        "target": encoding.target,
-        "task": encoding.task,
-    }
-    if encoding.task == "classification":
-        shares = [f"{name} ({100 * share:.1f} %)" for name, share in zip(encoding.classes, _shares(data), strict=True)]
+    of_all = ", of all nodes" * bool(data.test_counts)
+    rows = {"rows": f"{train + test:,}: {train:,} for training, {test:,} for testing{of_all}", "one row": shape}
+    if encoding is not None:
+        counts = [sum(feature.kind == kind for feature in encoding.features) for kind in ("number", "text")]
+        if encoding.features:
+            rows["columns"] = f"{counts[0]} of numbers, {counts[1]} of text, and the target"
+        rows |= {"target": encoding.target, "task": encoding.task}
+        rows["inputs of the model"] = " ".join(preparation(data)) or "bytes, from -2 to 2"
+    if data.task == "classification":
+        names = encoding.classes if encoding else range(data.classes)
+        counted: Any = [] if data.vocabulary else np.bincount(data.labels, minlength=data.classes) / train
+        shares = [f"{name} ({100 * share:.1f} %)" for name, share in zip(names, counted, strict=False)]
         rows["classes"] = f"{data.classes}: {first_of(shares, MOST_CLASSES)}"
-    if encoding.target_mean is not None and encoding.target_scale is not None:
+    elif encoding and encoding.target_mean is not None and encoding.target_scale is not None:
         rows["target's mean"] = f"{encoding.target_mean[0]:.5g}, standard deviation {encoding.target_scale[0]:.5g}"
-    return rows | {"inputs of the model": " ".join(preparation(data)) or "bytes, from -2 to 2"}
-
-
-# ---------------------------------------------------------------- the nodes' rows
+    return rows
 
 
 def division(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame:
@@ -85,6 +62,6 @@ def division(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame:
         counts = class_table(data.labels, shards, data.classes)
         columns = {str(name): counts[:, place] for place, name in enumerate(names)}
     elif encoding:
-        own = [encoding.target_values(data.labels[shard, 0]) for shard in shards]
-        columns = {"mean target": [float(y.mean()) for y in own], "deviation": [float(y.std()) for y in own]}
+        targets = [encoding.target_values(data.labels[shard, 0]) for shard in shards]
+        columns = {"mean target": [float(y.mean()) for y in targets], "deviation": [float(y.std()) for y in targets]}
     return pd.DataFrame({**nodes, **columns, "total": [len(shard) for shard in shards]})

@@ -1,11 +1,13 @@
-"""Models by name, as `--model` takes them, and the default for each kind of data."""
+"""Models by name, as `--model` takes them: ours, and the user's as `my_file.py:make`; and the default for each kind of data."""
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from math import prod
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,17 +15,20 @@ from torch import nn
 
 from dnasa.core import InputError
 from dnasa.data import Dataset
-from dnasa.data.text import CONTEXT
+from dnasa.data.reading import CONTEXT
+from dnasa.files import execute, failure, read_bytes
+from dnasa.networks import launched_rank
 from dnasa.problems.models import ACTIVATIONS, gpt, lenet, perceptron, resnet
-from dnasa.tasks import own_model
 
 Shape = Sequence[int]  # of one row of inputs
+Maker = Callable[[], nn.Module]
+OWN = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 
 
 def parse(text: str) -> tuple[str, list[str]]:
-    """The name, and what follows it; the name of the user's own model is "own"."""
-    if own_model.is_own(text):
-        return "own", []
+    """The name, and what follows it; the name of the user's own model is "own", followed by its file and function."""
+    if own := OWN.fullmatch(text):
+        return "own", list(own.groups())
     name, _, rest = text.partition(":")
     if name not in MODELS:
         known = ", ".join(MODELS)
@@ -31,12 +36,6 @@ def parse(text: str) -> tuple[str, list[str]]:
     if not re.fullmatch(name + MODELS[name].pattern, text):
         raise InputError(f"Cannot read the model '{text:.40}'. Write {MODELS[name].form}.")
     return name, rest.split(",") if rest else []
-
-
-def check(text: str) -> None:
-    """Refuse a name that no model has, or a file without the function."""
-    if parse(text)[0] == "own":
-        own_model.source(text)
 
 
 def context(text: str | None) -> int:
@@ -58,7 +57,7 @@ def default(rows: Dataset) -> str:
     return "mlp:32" if (rows.name, rows.source) == ("digits", "scikit-learn") else "mlp:64"
 
 
-def make(text: str, rows: Dataset) -> Callable[[], nn.Module]:
+def make(text: str, rows: Dataset) -> Maker:
     """The model for this data; an error says why it does not fit."""
     name, _ = parse(text)
     if name != "own" and (name == "gpt") != bool(rows.vocabulary):
@@ -69,7 +68,59 @@ def make(text: str, rows: Dataset) -> Callable[[], nn.Module]:
     return make_network
 
 
-def _check_outputs(text: str, make_network: Callable[[], nn.Module], rows: Dataset) -> None:
+def network(text: str, shape: Shape, outputs: int, data: str, code: bytes | None = None) -> Maker:
+    """The model for inputs of this shape; `data` is their name in an error, `code` that of the user's file, if it was read."""
+    name, words = parse(text)
+    if name == "own":
+        return _own(Path(words[0]), words[1], tuple(shape), outputs, code)
+    return MODELS[name].make(shape, outputs, words, data)
+
+
+def batched(text: str, rows: Dataset) -> bool:
+    """Whether there are formulas for all its layers, and the inputs are numbers rather than bytes."""
+    known = parse(text)[0] in ("linear", "mlp", "lenet") and "dropout" not in text
+    return known and rows.inputs.dtype != np.uint8
+
+
+# ---------------------------------------------------------------- the user's own
+
+
+def _own(path: Path, name: str, shape: tuple[int, ...], outputs: int, code: bytes | None) -> Maker:
+    """Calls `make(inputs, outputs)`: the shape of one row of inputs, and the number of outputs."""
+    make, _ = function(path.resolve(), name, code)
+
+    def made() -> nn.Module:
+        try:
+            module = make(shape, outputs)
+        except (Exception, SystemExit) as error:
+            call = f"{name}(inputs={shape}, outputs={outputs})"
+            raise InputError(f"{call} of {path} {failure(path.resolve(), error)}.") from error
+        if not isinstance(module, nn.Module):
+            raise InputError(f"{name} of {path} returned a {type(module).__name__}: it must return a torch module.")
+        return module
+
+    return made
+
+
+@cache
+def function(path: Path, name: str, code: bytes | None) -> tuple[Callable[..., Any], bytes]:
+    """A function of the user's file, and the file as it was executed."""
+    if code is None and not path.is_file():
+        raise InputError(f"There is no file {path}: give the path of a Python file with a function {name}.")
+    if launched_rank() == 0:
+        print(f"Executing {path} for its model.", file=sys.stderr, flush=True)
+    try:
+        code = read_bytes(path) if code is None else code
+        module = execute(path, f"dnasa_model_{path.stem}", code)
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{path} {failure(path, error)}.") from error
+    make = getattr(module, name, None)
+    if not callable(make):
+        raise InputError(f"{path} has no function {name}: define {name}(inputs, outputs).")
+    return make, code
+
+
+def _check_outputs(text: str, make_network: Maker, rows: Dataset) -> None:
     """Refuse a model with another number of outputs, which might train all the same. Other errors come with the loss."""
     inputs, shape = torch.as_tensor(rows.inputs[:2]), None
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -80,21 +131,10 @@ def _check_outputs(text: str, make_network: Callable[[], nn.Module], rows: Datas
         raise InputError(f"{text} has outputs of shape {tuple(shape[1:])} for a row, not {rows.outputs}.")
 
 
-def network(text: str, shape: Shape, outputs: int, data: str) -> Callable[[], nn.Module]:
-    """The model for inputs of this shape; `data` is their name in an error."""
-    name, words = parse(text)
-    if name == "own":
-        return own_model.maker(text, shape, outputs)
-    return MODELS[name].make(shape, outputs, words, data)
+# ---------------------------------------------------------------- by name
 
 
-def batched(text: str, rows: Dataset) -> bool:
-    """Whether there are formulas for all its layers, and the inputs are numbers rather than bytes."""
-    known = parse(text)[0] in ("linear", "mlp", "lenet") and "dropout" not in text
-    return known and rows.inputs.dtype != np.uint8
-
-
-def _perceptron(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[], nn.Module]:
+def _perceptron(shape: Shape, outputs: int, words: list[str], data: str) -> Maker:
     widths = [int(word) for word in words if word.isdigit()]
     activation = next((word for word in words if word in ACTIVATIONS), "tanh")
     dropout = next((float(word.removeprefix("dropout=")) for word in words if word.startswith("dropout=")), 0.0)
@@ -102,20 +142,20 @@ def _perceptron(shape: Shape, outputs: int, words: list[str], data: str) -> Call
     return made if len(shape) == 1 else lambda: nn.Sequential(nn.Flatten(), made())
 
 
-def _lenet(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[], nn.Module]:
+def _lenet(shape: Shape, outputs: int, words: list[str], data: str) -> Maker:
     if tuple(shape) != (1, 28, 28) or outputs > 10:
         raise InputError(f"lenet is for 1 x 28 x 28 pixels in at most 10 classes: use another --model for {data}.")
     return partial(lenet, outputs)
 
 
-def _resnet(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[], nn.Module]:
+def _resnet(shape: Shape, outputs: int, words: list[str], data: str) -> Maker:
     if len(shape) != 3:
         raise InputError(f"resnet is for images, channels x height x width: store {data} so, or use mlp or linear.")
     width, norm = int(words[0]) if words else 32, words[1] if len(words) > 1 else "batch"
     return partial(resnet, shape[0], outputs, (width, 2 * width, 4 * width), norm)
 
 
-def _gpt(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[], nn.Module]:
+def _gpt(shape: Shape, outputs: int, words: list[str], data: str) -> Maker:
     depth, width = (int(word) for word in words[:2]) if words else (6, 384)
     return partial(gpt, outputs, depth, width, context=shape[0])
 
@@ -125,7 +165,7 @@ class Named(NamedTuple):
 
     pattern: str
     form: str
-    make: Callable[[Shape, int, list[str], str], Callable[[], nn.Module]]
+    make: Callable[[Shape, int, list[str], str], Maker]
 
 
 SIZE = r"[1-9]\d{0,5}"

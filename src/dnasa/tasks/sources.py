@@ -12,13 +12,14 @@ import numpy as np
 from dnasa.core import InputError, choose, size, whole
 from dnasa.data.agreement import aligned
 from dnasa.data.columns import MISSING
+from dnasa.data.reading import CONTEXT
 from dnasa.data.shards import alone, exchanged
 from dnasa.data.summaries import Summary
-from dnasa.data.text import CONTEXT
 from dnasa.engine.plan import evenly
 from dnasa.extras import needed_by
 from dnasa.problems.least_squares import LeastSquares
 from dnasa.problems.robust_regression import RobustRegression
+from dnasa.tasks import BATCH
 
 if TYPE_CHECKING:
     from dnasa.data.dataset import Dataset, Site
@@ -32,7 +33,7 @@ PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^
 ENOUGH_ROWS, FEW_PASSES = 100, 5  # of a table, to stop early by default
 STOPS_EARLY = "Early stopping is on: a tenth of the training rows is held out, and the best model on them is kept."
 UNEVEN = 10  # times as many rows at a site as at another
-OF_FILES = ("target", "columns", "drop_columns", "id_column", "task")  # options without effect on known datasets
+OF_FILES = ("target", "drop_columns", "id_column", "task")  # options without effect on known datasets
 PROBLEMS = ("least_squares", "spike", "robust_regression")  # that need no data
 
 
@@ -45,7 +46,6 @@ class SourceOptions:
 
     data: str | None = None
     target: str | None = None
-    columns: str | None = None
     drop_columns: str | None = None
     id_column: str | None = None
     task: str | None = None
@@ -75,6 +75,11 @@ class SourceOptions:
     def reading(self) -> dict[str, Any]:
         """How the user's files are read, as `dnasa.data` takes it."""
         return {name: getattr(self, name) for name in OF_FILES}
+
+    @property
+    def samples(self) -> int:
+        """The rows that all nodes draw in a run."""
+        return self.steps * (self.batch or BATCH) * self.nodes
 
 
 class Source(NamedTuple):
@@ -124,26 +129,17 @@ def make_source(
         from dnasa.problems.sharded import find_device
         from dnasa.tasks import models, tasks
 
-    if options.model is not None:
-        models.check(options.model)
-    tasks.scale(options.loss_scale, options.nodes)
     find_device(options.device)
-    batch = options.batch or tasks.BATCH
-    shards: Shards = []
-    if options.shard_dir is None:
-        rows = load_data(options)
-    else:
-        rows, shards = load_shards(options, local_nodes, allgather_text)
-    not_early = why_not_early(options, rows, batch, by_default=not validate)
+    rows, shards = load_rows(options, local_nodes, allgather_text)
+    not_early = why_not_early(options, rows, by_default=not validate)
     parts, validation = divided(options, rows, shards, validate or not not_early)
     model = options.model or models.default(rows)
-    train_metrics = not validate or measures_training(options, rows, batch)
-    curve = curve_steps(options, rows, batch, train_metrics) if validate else None
-    evaluate = curve if options.evaluate is None else options.evaluate
+    train_metrics = not validate or measures_training(options, rows)
+    curve = curve_steps(options, rows, train_metrics) if validate else None
     task = tasks.on_shards(
         rows,
         parts,
-        batch,
+        options.batch or BATCH,
         options.loss_scale,
         options.dtype or "float32",
         options.device,
@@ -153,13 +149,39 @@ def make_source(
         class_weight=options.class_weight,
     )
     lines = [f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}.", *preparation(rows)]
-    if options.model is None and model == "resnet" and task.device.type == "cpu":
-        lines.append("A residual net is slow on a CPU: --model resnet:8 is a smaller one.")
     description = " ".join(lines)
     if not validate or not not_early:
         description += f"\nEarly stopping is off: {not_early}." if not_early else f"\n{STOPS_EARLY}"
-    warnings = (*rows.warnings, *uneven(rows.sites, options.weights_by))
-    return Source(task, evaluate, description, model, rows, warnings, None if not_early else PATIENCE)
+    return Source(
+        task,
+        curve if options.evaluate is None else options.evaluate,
+        description,
+        model,
+        rows,
+        (*rows.warnings, *uneven(rows.sites, options.weights_by)),
+        None if not_early else PATIENCE,
+    )
+
+
+def load_rows(
+    options: SourceOptions, local_nodes: range, allgather_text: Allgather = alone
+) -> tuple["Dataset", "Shards"]:
+    """The data that --data or --shard-dir names, read as the other options say; the nodes' rows where they have their own."""
+    from dnasa import data
+
+    if options.shard_dir is not None:
+        how = options.reading
+        return data.from_shards(options.shard_dir, local_nodes, options.nodes, allgather_text=allgather_text, **how)
+    name, text, context = options.data or "", False, CONTEXT
+    if options.model is not None:
+        with needed_by("A model"):
+            from dnasa.tasks import models
+        text, context = models.parse(options.model)[0] == "gpt", models.context(options.model)
+    unused = next((option for option in OF_FILES if getattr(options, option)), None)
+    if unused and (text or name in data.DATASETS):
+        reason = f"{options.model} is a model of text" if text else f"{name} is known"
+        raise InputError(f"--{unused.replace('_', '-')} is for tables of your own, and {reason}: leave it out.")
+    return data.load(name, context=context, text=text, **options.reading), []
 
 
 def uneven(sites: Sequence["Site"], weights_by: str | None) -> list[str]:
@@ -182,7 +204,7 @@ def synthetic(options: SourceOptions) -> "Problem":
     return RobustRegression(options.nodes)
 
 
-def why_not_early(options: SourceOptions, rows: "Dataset", batch: int, by_default: bool) -> str:
+def why_not_early(options: SourceOptions, rows: "Dataset", by_default: bool) -> str:
     """Why the run does not stop early; empty where it does."""
     from dnasa.data.datasets import DATASETS
 
@@ -193,7 +215,7 @@ def why_not_early(options: SourceOptions, rows: "Dataset", batch: int, by_defaul
     if not by_default or not own_table:
         return "it is the default for tables of your own; here --early-stopping switches it on"
     counts = [site.rows for site in rows.sites] or [len(rows.labels) // options.nodes] * options.nodes
-    return too_short(counts, options.steps * batch)
+    return too_short(counts, options.samples // options.nodes)
 
 
 def too_short(counts: Sequence[int], samples: int) -> str:
@@ -232,53 +254,25 @@ def checked_summaries(own: str, given: str) -> str:
     return given
 
 
-def load_shards(
-    options: SourceOptions, local_nodes: range, allgather_text: Allgather = alone
-) -> tuple["Dataset", "Shards"]:
-    from dnasa import data
-
-    folder = Path(options.shard_dir or "")
-    return data.from_shards(folder, local_nodes, options.nodes, allgather_text=allgather_text, **options.reading)
-
-
-def load_data(options: SourceOptions) -> "Dataset":
-    """The data that --data names, read as the other options say."""
-    from dnasa import data
-
-    name, text, context = options.data or "", False, CONTEXT
-    if options.model is not None:
-        with needed_by("A model"):
-            from dnasa.tasks import models
-        text, context = models.parse(options.model)[0] == "gpt", models.context(options.model)
-    unused = next((option for option in OF_FILES if getattr(options, option)), None)
-    if unused and (text or name in data.DATASETS):
-        reason = f"{options.model} is a model of text" if text else f"{name} is known"
-        raise InputError(f"--{unused.replace('_', '-')} is for tables of your own, and {reason}: leave it out.")
-    return data.load(name, context=context, text=text, **options.reading)
-
-
 def preparation(rows: "Dataset") -> list[str]:
     """What was done to the user's rows, in sentences."""
     encoding = rows.encoding
     if encoding is None:
         return []
-    count, features = len(encoding.inputs), encoding.features
-    regression = f"Regression of {encoding.target}: the loss is that of the standardized target."
-    lines = [regression] if encoding.task == "regression" else []
+    features = encoding.features
+    lines = [f"Regression of {encoding.target}."] if encoding.task == "regression" else []
     if encoding.mean is not None:
-        what = f"{count} input{'s' if count > 1 else ''}" if features else "Inputs"
+        what = f"{len(encoding.inputs)} inputs" if features else "Inputs"
         lines.append(f"{what} standardized with the mean and standard deviation of the training rows.")
     for sentence, names in {
         "Text became one input for each category": [f.name for f in features if f.kind == "text"],
-        "Missing values became the mean, with an input that flags them": [
-            f.name for f in features if f.fill is not None
-        ],
+        "Missing values became the mean, with a flag": [f.name for f in features if f.fill is not None],
         "Missing text became a category of its own": [f.name for f in features if MISSING in f.categories],
     }.items():
         lines += [f"{sentence}: {first_of(names)}."] if names else []
     if rows.test_counts:
         lines.append("No common test rows: each node tests on its own, every fifth or its test file.")
-    return [*lines, *rows.notes]
+    return lines
 
 
 def first_of(names: list[str], most: int = 8) -> str:
@@ -287,26 +281,21 @@ def first_of(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + more
 
 
-def measures_training(options: SourceOptions, rows: "Dataset", batch: int) -> bool:
+def measures_training(options: SourceOptions, rows: "Dataset") -> bool:
     """Whether a comparison evaluates the training rows too: where it compares by them, has only some, or it costs little."""
     by_training = options.metric is not None and not options.metric.startswith("test_")
     count = CURVE_POINTS if options.evaluate is None else options.steps / max(1, options.evaluate)
-    few = _samples(options, batch) >= 2 * count * len(rows.labels)
-    return by_training or options.shard_dir is not None or few
+    return by_training or options.shard_dir is not None or options.samples >= 2 * count * len(rows.labels)
 
 
-def curve_steps(options: SourceOptions, rows: "Dataset", batch: int, train_metrics: bool) -> list[int] | None:
+def curve_steps(options: SourceOptions, rows: "Dataset", train_metrics: bool) -> list[int] | None:
     """Where to evaluate: at 100 steps if there are few rows, else at 50, or as many as cost about as much as the training.
 
     None: the engine decides, which knows the rows of all processes.
     """
-    few, samples = len(rows.labels) <= SMALL, _samples(options, batch)
+    few, samples = len(rows.labels) <= SMALL, options.samples
     if train_metrics and (options.shard_dir is not None or not few):
         return None
     # a gradient costs three times as much as a test
     count = samples // len(rows.labels) if train_metrics else 3 * samples // len(rows.test_labels)
     return evenly(options.steps, max(5, min(MORE_POINTS if few else CURVE_POINTS, count)))
-
-
-def _samples(options: SourceOptions, batch: int) -> int:
-    return options.steps * batch * options.nodes

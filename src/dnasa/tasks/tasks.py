@@ -1,38 +1,19 @@
 """A dataset with a network, divided among the nodes: what studies and the command line train."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dnasa.core import InputError, choose
-from dnasa.data import Dataset, load, partition
+from dnasa.data import Dataset
 from dnasa.problems.classification import Regression
 from dnasa.problems.losses import WeightedCrossEntropy, cross_entropy
 from dnasa.problems.sharded import Shards
 from dnasa.problems.supervised import Augment, Supervised
-from dnasa.tasks import models
+from dnasa.tasks import BATCH, models
 
-BATCH = 32
 ClassWeight = str | Mapping[Any, float] | None
-
-
-def classification(
-    data: str | Path | Dataset,
-    nodes: int,
-    how: str = "iid",
-    batch: int = BATCH,
-    loss_scale: str | float = 1.0,
-    dtype: str = "float32",
-    device: str = "cpu",
-    target: str | None = None,
-    train_metrics: bool = True,
-) -> Supervised:
-    """The problem as in the paper: LeNet for 28 x 28 images, a perceptron d-64-classes for tables (d-32-10 for the digits)."""
-    rows = data if isinstance(data, Dataset) else load(data, target)
-    shards = partition(how, rows.labels, nodes)
-    return on_shards(rows, shards, batch, loss_scale, dtype, device, train_metrics)
 
 
 def on_shards(
@@ -74,9 +55,16 @@ def on_shards(
         ```
     """
     name = model or models.default(rows)
-    nodes = len(shards(0) if callable(shards) else shards)
-    options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": scale(loss_scale, nodes)}
-    options["validation"], weights = validation, class_weights(rows, class_weight)
+    if loss_scale == "1/n":
+        loss_scale = 1 / len(shards(0) if callable(shards) else shards)
+    options: Any = {
+        "batch": batch,
+        "dtype": dtype,
+        "device": device,
+        "loss_scale": loss_scale,
+        "validation": validation,
+    }
+    weights = class_weights(rows, class_weight)
     if rows.task == "regression":
         return Regression(models.make(name, rows), rows, shards, train_metrics=train_metrics, **options)
     if rows.inputs.dtype.kind in "iu" and rows.inputs.dtype != np.uint8 and not rows.vocabulary:
@@ -105,16 +93,3 @@ def class_weights(rows: Dataset, how: ClassWeight) -> np.ndarray | None:
         if name not in names or not 0 <= weight < np.inf:
             raise InputError(f"The class weight {name}: {weight} does not fit: classes are {names[:10]}.")
     return np.array([float(how.get(name, 1)) for name in names])
-
-
-def scale(text: str | float, nodes: int) -> float:
-    """A number, or '1/n'."""
-    if text == "1/n":
-        return 1 / nodes
-    try:
-        value = float(text)
-    except ValueError:
-        value = np.nan
-    if not (np.isfinite(value) and value > 0):
-        raise InputError(f"The loss scale must be a positive number or 1/n, not '{text}'.")
-    return value

@@ -4,35 +4,39 @@ The numbers are sums over the test rows, so that processes which hold different 
 run as `evaluation.json`, and a report needs no data.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dnasa.data import Dataset
+from dnasa.data.encoding import TASKS
 from dnasa.files import read_json, refusing_damage
+from dnasa.runs.names import node_name
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from dnasa.trained.model import TrainedModel
 
 OF_REGRESSION = ("squared_error", "absolute_error", "target", "squared_target")
 NOT_SUMMED = ("task", "names", "scale", "site_kind")
+MOST = 16  # classes of a confusion matrix that is printed
 Evaluation = dict[str, Any]
 
 
 def evaluate(model: "TrainedModel", rows: Dataset) -> Evaluation:
     """Evaluate a model on the test rows of the data; the sums of a regression are in units of the target's deviation."""
-    labels, outputs = rows.test_labels, model.outputs(rows.test_inputs)
+    labels, outputs, encoding = rows.test_labels, model.outputs(rows.test_inputs), model.encoding
     if model.task == "regression":
         residuals, labels = labels - outputs, labels.astype(np.float64)
         sums = [float(part.sum()) for part in (residuals**2, np.abs(residuals), labels, labels**2)]
-        scale = 1.0 if model.encoding.target_scale is None else float(model.encoding.target_scale[0])
-        about = {"task": "regression", "names": [model.encoding.target], "rows": len(labels), "scale": scale}
+        scale = 1.0 if encoding.target_scale is None else float(encoding.target_scale[0])
+        about = {"task": "regression", "names": [encoding.target], "rows": len(labels), "scale": scale}
         return about | dict(zip(OF_REGRESSION, sums, strict=True))
-    k = len(model.classes)
+    k, names = len(model.classes), model.classes.tolist()
     confusion = np.bincount(labels * k + outputs.argmax(1), minlength=k**2).reshape(k, k)
-    names = model.classes.tolist()
     return {"task": model.task, "names": names, "rows": len(labels), "confusion": confusion.tolist()}
 
 
@@ -67,32 +71,6 @@ def like(own: Evaluation, received: Any) -> Evaluation:
     return {name: value if name in NOT_SUMMED else received[name] for name, value in own.items()}
 
 
-# ---------------------------------------------------------------- what the sums say
-
-
-def regression_errors(evaluation: Evaluation) -> dict[str, float]:
-    """Root mean squared error and mean absolute error in the target's own units, and R2."""
-    squared, absolute, mean, squares = (evaluation[name] / evaluation["rows"] for name in OF_REGRESSION)
-    scale, variance = evaluation["scale"], squares - mean**2
-    r2 = 1 - squared / variance if variance > 0 else np.nan
-    return {"RMSE": squared**0.5 * scale, "mean |error|": absolute * scale, "R2": r2}
-
-
-def members(evaluation: Evaluation) -> list[int]:
-    """The nodes with scores of their own."""
-    return list(range(len(evaluation.get("site_totals", ()))))
-
-
-def of_sites(evaluation: Evaluation) -> np.ndarray:
-    """The accuracy, or R2, of the model at each site; not a number where a site has no rows for it."""
-    totals = np.array(evaluation["site_totals"])
-    shares = np.array(evaluation["site_scores"]) / np.where(totals > 0, totals, np.nan)
-    return 1 - shares if evaluation["task"] == "regression" else shares
-
-
-# ---------------------------------------------------------------- stored with the run
-
-
 def read(folder: Path) -> Evaluation | None:
     """What was stored with the run, checked; None where nothing was."""
     path = folder / "evaluation.json"
@@ -106,18 +84,68 @@ def read(folder: Path) -> Evaluation | None:
 
 
 def _check(stored: Evaluation) -> None:
-    k, sites = len({str(name) for name in stored["names"]}), len(stored.get("site_totals", ()))
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("site_scores", "site_totals"), (sites,)) if sites else {}
-    shapes |= (
-        {"confusion": (k, k)} if stored["task"] == "classification" else dict.fromkeys((*OF_REGRESSION, "scale"), ())
-    )
-    arrays = {name: np.array(stored[name], dtype=np.float64) for name in shapes}
-    right = all(np.isfinite(a).all() and (name == "target" or (a >= 0).all()) for name, a in arrays.items())
-    right &= stored["task"] in ("classification", "regression") and stored.get("site_kind") in (
-        None,
-        "test",
-        "training",
-    )
-    right &= len(stored["names"]) == k > 0 and type(stored["rows"]) is int and stored["rows"] > 0
-    if not right or {name: a.shape for name, a in arrays.items()} != shapes:
-        raise ValueError("sums are missing, or do not fit together")
+    """Raise an error where no tables can be made of it, or where its sums are no finite numbers of at least 0."""
+    sums = {name: np.array(stored[name], np.float64) for name in stored if name not in NOT_SUMMED}
+    if not all(np.isfinite(a).all() and (name == "target" or (a >= 0).all()) for name, a in sums.items()):
+        raise ValueError("sums must be numbers of at least 0")
+    k = len({str(name) for name in stored["names"]})
+    if stored["task"] not in TASKS or not k or sums.get("confusion", np.empty((k, k))).shape != (k, k):
+        raise ValueError("its parts do not fit together")
+    list(tables(stored))
+
+
+# ---------------------------------------------------------------- what the sums say
+
+
+def metric(evaluation: Evaluation) -> str:
+    return "R2" if evaluation["task"] == "regression" else "accuracy"
+
+
+def regression_errors(evaluation: Evaluation) -> dict[str, float]:
+    """Root mean squared error and mean absolute error in the target's own units, and R2."""
+    squared, absolute, mean, squares = (evaluation[name] / evaluation["rows"] for name in OF_REGRESSION)
+    scale, variance = evaluation["scale"], squares - mean**2
+    r2 = 1 - squared / variance if variance > 0 else np.nan
+    return {"RMSE": squared**0.5 * scale, "mean |error|": absolute * scale, "R2": r2}
+
+
+def of_sites(evaluation: Evaluation) -> dict[str, np.ndarray]:
+    """The accuracy, or R2, of the model at each site, with a title; not a number where a site has no rows for it."""
+    if "site_totals" not in evaluation:
+        return {}
+    totals = np.array(evaluation["site_totals"])
+    shares = np.array(evaluation["site_scores"]) / np.where(totals > 0, totals, np.nan)
+    title = f"{metric(evaluation)} of the model on its own {evaluation['site_kind']} rows"
+    return {title: 1 - shares if evaluation["task"] == "regression" else shares}
+
+
+def tables(evaluation: Evaluation, sites: Sequence[str] = ()) -> Iterator[tuple[str, "pd.DataFrame"]]:
+    """Titles and tables; `sites` are the names of the nodes, where they have some."""
+    import pandas as pd
+
+    if evaluation["task"] == "classification":
+        yield from _of_classes(evaluation)
+    else:
+        errors = {"target": str(evaluation["names"][0])} | regression_errors(evaluation)
+        yield f"Errors on {evaluation['rows']:,} test rows, in units of the target", pd.DataFrame([errors])
+    for title, values in of_sites(evaluation).items():
+        names = [node_name(sites, node) for node in range(len(values))]
+        columns = {"site" if sites else "node": names, title: values}
+        yield "Each site" if sites else "Each node's own rows", pd.DataFrame(columns)
+
+
+def _of_classes(evaluation: Evaluation) -> Iterator[tuple[str, "pd.DataFrame"]]:
+    """Recall is the share of the rows of a class that is recognized, precision the share of its predictions that is right."""
+    import pandas as pd
+
+    names, counts = list(map(str, evaluation["names"])), np.array(evaluation["confusion"])
+    right, rows, predicted = np.diag(counts), counts.sum(1), counts.sum(0)
+    most = f"{100 * rows.max() / max(1, counts.sum()):.2f} %"
+    where = f"{evaluation['rows']:,} test rows, {most} of the most frequent class"
+    if len(names) <= MOST:
+        matrix = pd.DataFrame(counts, columns=names)
+        matrix.insert(0, "true / predicted", names)
+        yield f"Confusion matrix of {where}", matrix
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = {"recall": right / rows, "precision": right / predicted}
+    yield f"Each class in {where}", pd.DataFrame({"class": names, "rows": rows, "predicted": predicted, **shares})

@@ -6,21 +6,28 @@ executes the copy and no other file, and only if the caller trusts it.
 
 import hashlib
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dnasa.core import InputError, first_line
-from dnasa.data import Encoding
+from dnasa.arrays import to_numpy
+from dnasa.core import InputError, Network, RunError
+from dnasa.data import Dataset, Encoding
 from dnasa.files import make_folder, read_bytes, read_json, refusing_damage, to_json
+from dnasa.problems.supervised import Supervised
 from dnasa.runs.environment import versions
 from dnasa.runs.own_files import OwnFiles
-from dnasa.tasks import models, own_model
-from dnasa.trained.model import TrainedModel
+from dnasa.runs.result import Result
+from dnasa.tasks import models
+from dnasa.trained import evaluation
+from dnasa.trained.evaluation import Evaluation
+from dnasa.trained.model import TrainedModel, encoding_of, kind_of
 
 FORMAT = 1
 KINDS = ("numbers", "bytes", "tokens")
@@ -38,7 +45,7 @@ def save(folder: str | Path, model: TrainedModel, name: str, about: dict[str, An
     """
     from safetensors.torch import save as serialized
 
-    own = OwnFiles(make_folder(folder))
+    files = OwnFiles(make_folder(folder))
     description = {
         "format": FORMAT,
         "model": name,
@@ -47,14 +54,14 @@ def save(folder: str | Path, model: TrainedModel, name: str, about: dict[str, An
         "versions": versions(),
         **(about or {}),
     }
-    if own_model.is_own(name):
-        _, function = own_model.parts(name)
-        code = own_model.source(name)
-        description |= {"model": f"{COPY}:{function}", "sha256": hashlib.sha256(code).hexdigest()}
-        own.write(COPY, code)
+    kind, words = models.parse(name)
+    if kind == "own":
+        _, code = models.function(Path(words[0]).resolve(), words[1], None)
+        description |= {"model": f"{COPY}:{words[1]}", "sha256": hashlib.sha256(code).hexdigest()}
+        files.write(COPY, code)
     tensors = {part: a.detach().cpu().contiguous() for part, a in _named(model.network).items()}
-    own.write("model.safetensors", serialized(tensors))
-    own.write("model.json", to_json(description))
+    files.write("model.safetensors", serialized(tensors))
+    files.write("model.json", to_json(description))
 
 
 def load(folder: str | Path, trust: bool = False) -> TrainedModel:
@@ -71,20 +78,23 @@ def load(folder: str | Path, trust: bool = False) -> TrainedModel:
     with refusing_damage(path / "model.json"):
         if description["format"] != FORMAT:
             raise InputError(f"{path / 'model.json'} is of another version of dnasa: train the model again.")
-        name, kind, encoding = (
-            str(description["model"]),
-            description["inputs"],
-            Encoding.from_json(description["encoding"]),
-        )
+        name, kind = str(description["model"]), description["inputs"]
+        encoding = Encoding.from_json(description["encoding"])
         if kind not in KINDS:
             raise ValueError("inputs")
-    tensors = _read(path / "model.safetensors")
-    if own_model.is_own(name):
-        code = _own_code(path, name, description.get("sha256"), trust)
-        make = own_model.maker(f"{path / name}", encoding.shape, encoding.outputs, code)
-    else:
-        make = models.network(name, encoding.shape, encoding.outputs, str(path))
-    return TrainedModel(_network(path, name, make, tensors), encoding, kind)
+    model, words = models.parse(name)
+    code = None
+    if model == "own":
+        code = _trusted_code(path, words[0], description.get("sha256"), trust)
+        name = f"{path / name}"
+    make = models.network(name, encoding.shape, encoding.outputs, str(path), code)
+    try:
+        network = _filled(make, path / "model.safetensors", check_first=model != "own")
+    except InputError:
+        raise
+    except Exception as error:  # of safetensors and torch
+        raise InputError(f"{path}/model.safetensors does not hold the parameters of {name}: train it again.") from error
+    return TrainedModel(network, encoding, kind)
 
 
 def _named(network: nn.Module) -> dict[str, Tensor]:
@@ -94,22 +104,12 @@ def _named(network: nn.Module) -> dict[str, Tensor]:
     return {name: a for name, a in persistent.items() if first[id(a)] == name}
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load as parse
-
-    try:
-        return parse(read_bytes(path, largest=math.inf))
-    except (OSError, SafetensorError, ValueError) as error:
-        raise InputError(f"Cannot read {path}: {first_line(error)}. Train the model again.") from error
-
-
-def _own_code(folder: Path, name: str, expected: Any, trust: bool) -> bytes:
+def _trusted_code(folder: Path, file: str, expected: Any, trust: bool) -> bytes:
     """The copy of the user's file. Its checksum shows damage, but not who wrote it: it is in the same folder."""
     code, copy = b"", folder / COPY
     with suppress(OSError):
         code = read_bytes(copy)
-    if str(own_model.parts(name)[0]) != COPY or hashlib.sha256(code).hexdigest() != expected:
+    if file != COPY or hashlib.sha256(code).hexdigest() != expected:
         raise InputError(f"{copy} is not the file that the model was trained with: it is not executed.")
     if not trust:
         raise InputError(
@@ -119,22 +119,18 @@ def _own_code(folder: Path, name: str, expected: Any, trust: bool) -> bytes:
     return code
 
 
-def _network(folder: Path, name: str, make: Callable[[], nn.Module], tensors: dict[str, Tensor]) -> nn.Module:
+def _filled(make: models.Maker, file: Path, check_first: bool) -> nn.Module:
     """Build the network and fill it; shapes are checked before memory is used."""
-    try:
-        if not own_model.is_own(name):
-            with torch.device("meta"):
-                _check(make(), tensors)
-        network = make()
-        _check(network, tensors)
-        network.to(next(a.dtype for a in tensors.values() if a.is_floating_point()))
-        network.load_state_dict(tensors, strict=False)
-    except InputError:
-        raise
-    except (RuntimeError, StopIteration, ValueError) as error:
-        raise InputError(
-            f"{folder}/model.safetensors does not hold the parameters of {name}: train it again."
-        ) from error
+    from safetensors.torch import load as parse
+
+    tensors = parse(read_bytes(file, largest=math.inf))
+    if check_first:
+        with torch.device("meta"):
+            _check(make(), tensors)
+    network = make()
+    _check(network, tensors)
+    network.to(next(a.dtype for a in tensors.values() if a.is_floating_point()))
+    network.load_state_dict(tensors, strict=False)
     return network
 
 
@@ -142,3 +138,70 @@ def _check(network: nn.Module, tensors: dict[str, Tensor]) -> None:
     expected = {name: (tuple(a.shape), a.is_floating_point()) for name, a in _named(network).items()}
     if expected != {name: (tuple(a.shape), a.is_floating_point()) for name, a in tensors.items()}:
         raise ValueError("other names or shapes")
+
+
+# ---------------------------------------------------------------- what a finished run leaves
+
+
+def save_run(
+    folder: Path | None, problem: Supervised, rows: Dataset, name: str, result: Result, network: Network
+) -> bool:
+    """Write the mean of the nodes' models, of the first seed that did not diverge, and its tests; says whether it was tested.
+
+    `name` is the network, as `--model` takes it. All processes call it, and the first writes; without a folder, nothing is
+    written. A model of a text is not tested further.
+    """
+    run = int(np.argmax(result.runs.diverged.isna()))
+    x, statistics = _of_run(problem, result, run)
+    model = TrainedModel(problem.network(x.mean(0), statistics), encoding_of(rows), kind_of(rows))
+    measured = None if model.kind == "tokens" else _tested(problem, rows, model, result, network)
+    if folder is not None and result.writes:
+        if measured is not None:
+            OwnFiles(folder).write("evaluation.json", to_json(measured))
+        row = result.final().loc[run]
+        about = {"rule": row.rule, "seed": row.seed, "steps": row.step, "nodes": len(x), "data": rows.source}
+        save(folder, model, name, {"trained": about})
+    return measured is not None
+
+
+def _tested(
+    problem: Supervised, rows: Dataset, model: TrainedModel, result: Result, network: Network
+) -> Evaluation | None:
+    """The tests of the model by all processes; None after a loss of processes that had test rows, or during the tests."""
+
+    def of_all(part: Evaluation) -> Evaluation:
+        return evaluation.merged(network.processes.allgather_json(part, lambda other: evaluation.like(part, other)))
+
+    own_tests = bool(rows.test_counts) and not network.simulated  # each process has the test rows of its nodes
+    lost = result.settings.get("lost")
+    try:
+        if own_tests and lost:
+            raise RunError("nodes with test rows were lost in the run.")
+        measured = evaluation.evaluate(model, rows) if own_tests or result.writes else Evaluation()
+        measured = of_all(measured) if own_tests else measured
+        if rows.sites and not lost:
+            kind = "test" if rows.test_counts else "training"
+            measured |= of_all(evaluation.at_sites(model, _parts(problem, rows), kind))
+    except RunError as error:  # every process has the model
+        warnings.warn(f"The trained model was not tested: {error}", stacklevel=3)
+        return None
+    return measured
+
+
+def _parts(problem: Supervised, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The rows of each site that nobody else has: its test rows, or those for training where all share the test rows."""
+    for node, shard in enumerate(problem.shards):
+        if rows.test_counts:
+            own = problem.own_test_rows(node)
+            yield rows.test_inputs[own], rows.test_labels[own]
+        else:
+            yield rows.inputs[shard], rows.labels[shard]
+
+
+def _of_run(problem: Supervised, result: Result, run: int) -> tuple[Tensor, Tensor | None]:
+    """All nodes' parameters, and the statistics of batch norm."""
+    x = to_numpy(result.x).reshape(len(result.runs), *result.x.shape[-2:])[run]
+    statistics = result.statistics
+    if statistics is not None:
+        statistics = torch.tensor(to_numpy(statistics).reshape(len(result.runs), -1)[run]).to(problem.device)
+    return torch.tensor(x).to(problem.device, problem.dtype), statistics
