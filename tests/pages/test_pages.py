@@ -15,8 +15,6 @@ import dnasa
 from dnasa import pages
 from dnasa.core import Array, InputError
 from dnasa.pages import parts
-from dnasa.runs.graph import graph_json
-from dnasa.topology import Changing, Topology
 
 pytestmark = pytest.mark.xdist_group("pages")  # one process trains the runs
 HEADER = "run,rule,schedule,eta,seed,step,nodes,test_loss,consensus,samples,messages,bytes,seconds\n"
@@ -139,7 +137,6 @@ def test_sites_have_their_names(home: Path, tmp_path: Path) -> None:
     folder = only(tmp_path / "run")
     assert folder["sites"] == names
     assert "Lost köln, zürich and their data at step 7; 3 continue." in folder["failures"]
-    assert folder["nodes"] is None  # what each has sent is not known
     assert any(re.search(rf"diverged at step \d+ at ({'|'.join(names)})\.", line) for line in folder["failures"])
 
 
@@ -180,10 +177,8 @@ def test_several_runs_are_found_in_folders_of_folders(home: Path, tmp_path: Path
     assert len(contents(tmp_path / "studies" / "first" / "good")["folders"]) == 2
 
 
-@pytest.mark.parametrize("name", ["graph.json", "evaluation.json", "settings.json", "runs.csv", "table.csv"])
-@pytest.mark.parametrize(
-    "text", ["[1]", "{", '{"nodes": 5, "name": "a", "edges": [[0, 9, 1]], "timing": 3, "names": 1}']
-)
+@pytest.mark.parametrize("name", ["evaluation.json", "settings.json", "runs.csv", "table.csv"])
+@pytest.mark.parametrize("text", ["[1]", "{", '{"timing": 3, "names": 1}'])
 def test_a_damaged_file_is_reported_and_the_rest_is_shown(name: str, text: str, home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "bad" if name == "runs.csv" else home / "good", tmp_path / "run")
     (tmp_path / "run" / name).write_text(text)
@@ -199,7 +194,6 @@ HOSTILE = {  # a text of each file, and what takes its place
     "nan": ("settings.json", '"timing": {', '"timing": {"x": NaN,'),
     "name": ("evaluation.json", '"names": [\n    0', '"names": [\n    "\\ud800"'),
     "count": ("evaluation.json", '"rows": ', f'"rows": {HUGE}'),
-    "message": ("graph.json", '"messages": [4.0', f'"messages": [{HUGE}'),
     "seed": ("history.csv", "dnasa,diminishing,0,", "dnasa,diminishing,nan,"),
     "run": ("history.csv", "0,dnasa", f"{HUGE},dnasa"),
 }
@@ -232,33 +226,6 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith(f"Error: There is no run in {tmp_path}")
     assert "There is no folder" in run("report", tmp_path / "none", "--html").stderr
-
-
-# ---------------------------------------------------------------- graphs
-
-
-def test_the_stored_graph_has_the_weights_of_w(home: Path) -> None:
-    graph = only(home / "good")["graph"]
-    W = dnasa.topology.star(5).sparse.toarray()
-    assert all(W[0, int(edge["between"][-1])] == edge["weight"] for edge in graph["edges"])
-    assert len(graph["edges"]) == 4
-    assert graph["messages"] == [4, 1, 1, 1, 1]
-    assert len(graph["places"]) == 5
-
-
-@pytest.mark.parametrize(
-    "topology",
-    [
-        dnasa.topology.directed_exponential(8),
-        dnasa.topology.changing([dnasa.topology.ring(6), dnasa.topology.star(6)]),
-        dnasa.topology.ring(1),
-    ],
-    ids=lambda topology: topology.name,
-)
-def test_messages_of_the_nodes_add_up_to_those_of_an_exchange(topology: Changing | Topology) -> None:
-    graph = graph_json(topology)
-    assert sum(graph["messages"]) == topology.messages
-    assert all(graph["directed"] or i != j for i, j, _ in graph["edges"])
 
 
 # ---------------------------------------------------------------- files

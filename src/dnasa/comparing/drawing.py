@@ -37,9 +37,9 @@ AXES = {
     "seconds": "seconds of training",
 }
 CROSSES = "stepsize $\\eta$\n(x: diverged or off the axis)"
+BANDS = "bands: range over the seeds"
 NUMBERS = ["mean", "low", "high"]
 LINE = ("rule", "schedule")
-FEW = 3  # curves of a panel, beyond which bands would hide each other
 WORSE = 3  # times the best of every rule: what is worse need not be shown among stepsizes
 MARGIN = 0.05  # of the values, above and below them
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
@@ -58,12 +58,8 @@ def _styles_of(lines: list[tuple[Any, pd.DataFrame]], fixed: LineStyles | None) 
     return [fixed[names[:2]] for names, _ in lines] if fixed else styles([str(names[0]) for names, _ in lines])
 
 
-def draw_curves(
-    axis: "Axes", table: pd.DataFrame, x: str, metric: str, fixed: LineStyles | None = None, bars: bool = True
-) -> None:
-    """Draw a frame of `Comparison.curves`: a line for each variant, a cross where a run diverged.
-
-    Few lines have bands over the seeds, many a bar at their end.
+def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, fixed: LineStyles | None = None) -> None:
+    """Draw a frame of `Comparison.curves`: a line and a band for each variant, a cross where a run diverged.
 
     Args:
         axis: Where to draw.
@@ -71,15 +67,12 @@ def draw_curves(
         x: The column to draw against.
         metric: The metric.
         fixed: The styles of the lines, where several panels share them.
-        bars: Whether to draw the bars.
     """
     table = shown(table.assign(x=drawable(table[x].astype(float))))
     lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
     names, looks = names_of([variant for variant, _ in lines]), _styles_of(lines, fixed)
     for i, (name, style, (_, rows)) in enumerate(zip(names, looks, lines, strict=True)):
-        draw_curve(axis, rows, name, len(lines) <= FEW, shift=(i + 0.5) / len(lines), **style)
-        if bars and len(lines) > FEW:
-            _draw_bar(axis, rows.iloc[-1], style, i + 1)
+        draw_curve(axis, rows, name, shift=(i + 0.5) / len(lines), **style)
     if is_wide([rows.x[rows["mean"].notna()].max() for _, rows in lines]):
         axis.set_xscale("log")  # one method sends far more than another
         name_decades(axis.xaxis)
@@ -90,17 +83,6 @@ def draw_curves(
         later = [rows["mean"][rows.x >= FIRST * rows.x.max()] for _, rows in lines]
         ends = [rows[["low", "high"]].dropna().tail(1).to_numpy().ravel() for _, rows in lines]
         focus(axis, np.concatenate([*later, *ends]))
-
-
-def _draw_bar(axis: "Axes", row: pd.Series, style: dict[str, Any], place: int) -> None:
-    """A bar over the seeds right of the end of a curve, with the marker of the mean."""
-    from matplotlib.transforms import ScaledTranslation
-
-    if row.runs > 1 and row[["x", *NUMBERS]].notna().all():
-        right = ScaledTranslation(1.5 * place * current().marker / 72, 0, axis.figure.dpi_scale_trans)
-        look: Any = {"color": style["color"], "transform": axis.transData + right, "clip_on": False, "label": "_seeds"}
-        axis.plot([row.x] * 2, [row.low, row.high], linewidth=1, **look)
-        axis.plot([row.x], [row["mean"]], marker=style["marker"], ms=current().marker, **look)
 
 
 def draw_stepsizes(
@@ -165,17 +147,11 @@ def figure_of_curves(table: pd.DataFrame, columns: Sequence[str], metric: str) -
     size = (6.4, 4.2) if len(columns) == 1 else (4.4, 4.0)
     figure, axes = panel_list(len(columns), len(columns), *size)
     for axis, column in zip(axes, columns, strict=True):
-        draw_curves(axis, table, column, metric, bars=axis is axes[0])
+        draw_curves(axis, table, column, metric)
         if axis is not axes[0]:
             axis.sharey(axes[0])
-    finish_panels(figure, axes, note=spread_note(table))
+    finish_panels(figure, axes, note=BANDS if table.runs.max() > 1 else "")
     return figure
-
-
-def spread_note(table: pd.DataFrame) -> str:
-    """What the bands or bars of `draw_curves` show."""
-    few = len(table[list(VARIANT)].drop_duplicates()) <= FEW
-    return f"{'band' if few else 'bars at the end'}: range over the seeds" if table.runs.max() > 1 else ""
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":

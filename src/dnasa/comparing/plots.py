@@ -251,7 +251,7 @@ def draw_curve(
     looks: Any = {"ms": current().marker, "markevery": (int(shift * distance), distance)} | style
     (line,) = axis.plot(x, mean, label=label, **looks)
     if band and rows.runs.max() > 1:
-        axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=0.18, linewidth=0)
+        axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=0.15, linewidth=0)
     if diverged:
         cross: Any = {
             "marker": "x",

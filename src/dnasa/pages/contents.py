@@ -109,8 +109,6 @@ class _Reader:
         lines = attempt("history.csv", lambda: parts.lines(path / "history.csv", looks), [])
         stored = attempt("settings.json", lambda: parts.result_settings(path), {})
         log = attempt("log.txt", lambda: parts.log(path), [])
-        graph = attempt("graph.json", lambda: parts.graph(path, sites), None)
-        tests = attempt("evaluation.json", lambda: parts.tests(path), None)
         lost = [event[20:] for event in log if event[20:].startswith("Lost ")]
         out = {
             "name": name,
@@ -123,9 +121,7 @@ class _Reader:
             "looks": looks,
             "sites": sites,
             "members": attempt("", lambda: parts.members(path), []),
-            "graph": graph,
-            "tests": tests,
-            "nodes": parts.nodes(sites, tests, None if lost else graph, lines),
+            "tests": attempt("evaluation.json", lambda: parts.tests(path, sites), None),
             "comparison": attempt("table.csv", lambda: parts.comparison(path, looks), []),
             "work": parts.work(stored.get("timing", {})),
             "baseline": stored.get("baseline", []),

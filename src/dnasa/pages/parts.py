@@ -6,14 +6,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import numpy as np
-
 from dnasa.comparing import tables as results
-from dnasa.comparing.plots import Looks, label, positions, title
+from dnasa.comparing.plots import Looks, label, title
 from dnasa.comparing.run_table import as_words
-from dnasa.core import COLUMNS, InputError
+from dnasa.core import COLUMNS
 from dnasa.files import fits, read_bytes, read_json
-from dnasa.runs.graph import MOST_EDGES
 from dnasa.runs.names import node_name
 from dnasa.runs.overview import read_overview
 from dnasa.runs.result import is_answer, parse_rows
@@ -93,93 +90,24 @@ def work(timing: Mapping[str, float]) -> list[dict[str, Any]]:
     ]
 
 
-def graph(path: Path, sites: Sequence[str]) -> dict[str, Any] | None:
-    """The graph with the places of its nodes in a drawing; None where the run has stored none."""
-    stored = _stored(path, "graph.json")
-    if stored is None:
-        return None
-    _check(fits(stored, {"nodes": int, "name": str}) and stored["nodes"] >= 1)
-    n, edges, sent = stored["nodes"], stored.get("edges"), stored.get("messages", [])
-    directed = stored.get("directed") is True
-    out = {"name": text(stored["name"])[:60], "nodes": short(n), "directed": directed, "edges": None, "messages": []}
-    if edges is None:
-        return out
-    _check(fits(edges, [(int, int, is_number)]) and fits(sent, [is_number]) and len(edges) <= MOST_EDGES)
-    _check(len(sent) == n and all(0 <= i < n for edge in edges for i in edge[:2]))
-    names, places = [node_name(sites, i) for i in range(n)], _places(out["name"], n)
-    heaviest = max((edge[2] for edge in edges), default=0) or 1
-    return out | {
-        "rho": short(stored.get("rho")),
-        "messages": sent,
-        "size": max(3, min(16, 55 / n**0.5)),
-        "places": [{"name": names[i], "x": x, "y": y} for i, (x, y) in enumerate(places.round(1).tolist())],
-        "edges": [
-            {"between": f"{names[i]} {'→' if directed else '–'} {names[j]}", "weight": weight}
-            | {"path": _path(places[i], places[j]), "width": 0.5 + 5 * weight / heaviest}
-            for i, j, weight in edges
-        ],
-    }
-
-
-def _places(name: str, n: int) -> np.ndarray:
-    """The nodes' places in a drawing of 480 x 360 pixels."""
-    try:
-        found = positions(name, n)
-    except InputError:
-        found = positions("", n)
-    places = np.array([found[i] for i in range(n)], float)
-    low, high = places.min(0), places.max(0)
-    scale = ((np.array([480, 360]) - 56) / np.maximum(high - low, 1e-9)).min()
-    return np.array([240, 180]) + scale * (places - (low + high) / 2) * [1, -1]
-
-
-def _path(start: np.ndarray, end: np.ndarray) -> str:
-    """A line with a point at three quarters of its way, where a directed edge has its arrow."""
-    return "M{:.1f},{:.1f}L{:.1f},{:.1f}L{:.1f},{:.1f}".format(*start, *(start + 3 * end) / 4, *end)
-
-
-def nodes(
-    sites: Sequence[str], measured: dict[str, Any] | None, graph: dict[str, Any] | None, lines: list[dict[str, Any]]
-) -> dict[str, Any] | None:
-    """A row for each node: what was measured of it, and what it has sent in the first run.
-
-    Every message of a step has the same size, so a node's share of the messages is its share of the bytes.
-    """
-    columns = dict(measured["nodes"]) if measured else {}
-    sent, bars, note = graph["messages"] if graph else [], list(columns), ""
-    totals = {name: (lines[0]["columns"].get(name) or [None])[-1] for name in ("messages", "bytes")} if lines else {}
-    members = measured["members"] if columns and measured else range(len(sent))
-    if sum(sent) and None not in totals.values():
-        columns |= {f"{name} sent": [total * sent[i] / sum(sent) for i in members] for name, total in totals.items()}
-        note = f"Messages and bytes of {lines[0]['name']}, seed {lines[0]['seed']}." if len(lines) > 1 else ""
-    if not columns:
-        return None
-    rows = [[node_name(sites, i), *values] for i, *values in zip(members, *columns.values(), strict=True)]
-    return {"columns": list(columns), "rows": rows, "bars": bars, "note": note}
-
-
-def tests(path: Path) -> dict[str, Any] | None:
+def tests(path: Path, sites: Sequence[str]) -> dict[str, Any] | None:
     """What the trained model did on the test rows, and at each site."""
     from dnasa.trained import evaluation
-    from dnasa.trained.report import metric, of_each_node, tables
+    from dnasa.trained.report import tables
 
     found = evaluation.read(path)
     if found is None:
         return None
     names = list(map(text, found["names"]))
-    matrix = found["task"] == "classification" and len(names) <= MOST_CLASSES
+    matrix = found["task"] == "classification" and len(names) <= MOST_CLASSES  # drawn, so it needs no table
     return {
-        "metric": metric(found),
-        "members": evaluation.members(found),
-        "nodes": {title: [short(float(value)) for value in column] for title, column in of_each_node(found).items()},
         "confusion": {"names": names, "counts": found["confusion"], "rows": short(found["rows"])} if matrix else None,
-        "tables": [_table(title, frame) for title, frame in tables(found) if not _is_drawn(title, matrix)],
+        "tables": [
+            _table(title, frame)
+            for title, frame in tables(found, sites)
+            if not (matrix and title.startswith("Confusion matrix"))
+        ],
     }
-
-
-def _is_drawn(title: str, matrix: bool) -> bool:
-    """Whether the page draws this table itself."""
-    return title.startswith("Each node's") or (matrix and title.startswith("Confusion matrix"))
 
 
 def _table(title: str, frame: Any) -> dict[str, Any]:

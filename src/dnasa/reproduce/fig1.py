@@ -22,14 +22,14 @@ def fig1(quick: bool = False, progress: bool | None = None) -> Report:
         run("least_squares", topology.ring(n), ["dnasa"], steps, range(seeds), **options).assign(nodes=n) for n in NODES
     ]
     history = pd.concat(histories, ignore_index=True)
-    out = Report("fig1", f"Figure 1: least squares, ring, T = {steps:,}, {seeds} seeds", quick)
-    table = out.tables["fig1-speedup"] = speedup(history)
+    out = Report(f"Figure 1: least squares, ring, T = {steps:,}, {seeds} seeds", quick)
+    out.tables["fig1-speedup"] = speedup(history)
     out.data["fig1-history"] = history
-    out.findings = findings(table)
+    lines = history.assign(rule=[f"n = {n}" for n in history.nodes])
     metrics = [(schedule, metric) for schedule in SCHEDULES for metric in ("test_loss", "grad_norm")]
     with out.draw("fig1", len(metrics), f"D-NASA, least squares on a ring: mean and range over {seeds} seeds") as axes:
         for axis, (schedule, metric) in zip(axes, metrics, strict=True):
-            draw_lines(axis, history[history.schedule == schedule], metric, ["nodes"], lambda n: f"n = {n}")
+            draw_lines(axis, lines[lines.schedule == schedule], metric)
             axis.set_title(f"{schedule} stepsizes")
     return out
 
@@ -50,15 +50,3 @@ def speedup(history: pd.DataFrame) -> pd.DataFrame:
             last = runs[(runs.nodes == n) & (runs.step == runs.step.max())]
             rows.append(row | {"final test loss": last.test_loss.mean(), "final gradient norm": norms[n].iloc[-1]})
     return pd.DataFrame(rows)
-
-
-def findings(table: pd.DataFrame) -> list[str]:
-    lines = []
-    for schedule, rows in table.groupby("schedule", sort=False):
-        steps = ", ".join(f"n = {r['nodes']}: {r['steps to reach it']:,}" for _, r in rows.iterrows())
-        last = rows.iloc[-1]
-        lines.append(
-            f"{schedule}: steps until the gradient norm is {last['gradient norm']:.3g}: {steps}; "
-            f"20 nodes are {last['speedup over n = 5']:.2f} times as fast as 5 (linear speedup would be 4)."
-        )
-    return lines

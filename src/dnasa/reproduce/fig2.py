@@ -7,7 +7,7 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import tuning
-from dnasa.comparing.drawing import draw_stepsizes, line_styles
+from dnasa.comparing.drawing import draw_stepsizes
 from dnasa.comparing.plots import title
 from dnasa.comparing.statistics import final
 from dnasa.reproduce.report import Report, draw_lines
@@ -30,14 +30,12 @@ def fig2(quick: bool = False, progress: bool | None = None) -> Report:
     best = history[
         [eta == tuned.eta[rule] or pd.isna(eta) for rule, eta in zip(history.rule, history.eta, strict=True)]
     ]
-    out = Report("fig2", f"Figure 2: spike model, ring of {NODES}, T = {steps:,}, {seeds} seeds", quick)
+    out = Report(f"Figure 2: spike model, ring of {NODES}, T = {steps:,}, {seeds} seeds", quick)
     out.tables["fig2-best"] = summary(best, tuned)
     out.data |= {"fig2-grid": table, "fig2-history": history}
-    out.findings = findings(out.tables["fig2-best"])
-    styles = line_styles(table[["rule"]])
     with out.draw("fig2", 3, f"Spike model, ring of {NODES}: each method at its best stepsize", columns=3) as axes:
         for axis, metric in zip(axes, ("test_loss", "grad_norm"), strict=False):
-            draw_lines(axis, best, metric, ["rule"], title, lambda rule: styles[(rule,)])
+            draw_lines(axis, best, metric)
         draw_stepsizes(axes[2], table.drop(columns="schedule"), "test_loss", "final test loss")
     return out
 
@@ -52,13 +50,3 @@ def summary(best: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataFrame:
             row[f"test loss at {step:,}"] = means.test_loss[step]
         rows.append(row | {"final gradient norm": means.grad_norm.iloc[-1]})
     return pd.DataFrame(rows)
-
-
-def findings(summary: pd.DataFrame) -> list[str]:
-    ours, others = summary[summary.rule == "D-NASA"].iloc[0], summary[summary.rule != "D-NASA"]
-    return [
-        f"{column}: D-NASA {ours[column]:.4g}, best tuned method {others[column].min():.4g} "
-        f"({others.loc[others[column].idxmin(), 'rule']})."
-        for column in summary
-        if column.startswith("test loss")
-    ]
