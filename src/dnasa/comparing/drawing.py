@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from dnasa.comparing.plots import (
-    axis_name,
-    draw_curve,
-    drawable,
-    finish,
-    legend_below,
-    name_decades,
-    names_of,
-    panel_list,
-    shown,
-    styles,
-)
+from dnasa.comparing import plots
+from dnasa.comparing.plots import axis_name, drawable, finish, legend_below, name_decades, names_of, panel_list, shown
 from dnasa.comparing.statistics import VARIANT
 from dnasa.comparing.style import current
 from dnasa.problems.metrics import larger_is_better
@@ -26,8 +16,6 @@ from dnasa.problems.metrics import larger_is_better
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["draw_curves", "draw_stepsizes", "figure_of_curves", "figure_of_stepsizes"]
 
 AXES = {
     "step": "step",
@@ -51,28 +39,20 @@ LineStyles = dict[tuple[str, ...], dict[str, Any]]
 def line_styles(table: pd.DataFrame) -> LineStyles:
     """The styles of the lines in several panels that show the same rules."""
     lines = table[[key for key in LINE if key in table]].drop_duplicates()
-    return dict(zip(lines.itertuples(index=False, name=None), styles(lines.rule.tolist()), strict=True))
+    return dict(zip(lines.itertuples(index=False, name=None), plots.styles(lines.rule.tolist()), strict=True))
 
 
 def _styles_of(lines: list[tuple[Any, pd.DataFrame]], fixed: LineStyles | None) -> list[dict[str, Any]]:
-    return [fixed[names[:2]] for names, _ in lines] if fixed else styles([str(names[0]) for names, _ in lines])
+    return [fixed[names[:2]] for names, _ in lines] if fixed else plots.styles([str(names[0]) for names, _ in lines])
 
 
 def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, fixed: LineStyles | None = None) -> None:
-    """Draw a frame of `Comparison.curves`: a line and a band for each variant, a cross where a run diverged.
-
-    Args:
-        axis: Where to draw.
-        table: The frame.
-        x: The column to draw against.
-        metric: The metric.
-        fixed: The styles of the lines, where several panels share them.
-    """
+    """Draw a frame of `Comparison.curves`: a line and a band for each variant, a cross where a run diverged."""
     table = shown(table.assign(x=drawable(table[x].astype(float))))
     lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
     names, looks = names_of([variant for variant, _ in lines]), _styles_of(lines, fixed)
     for i, (name, style, (_, rows)) in enumerate(zip(names, looks, lines, strict=True)):
-        draw_curve(axis, rows, name, shift=(i + 0.5) / len(lines), **style)
+        plots.draw_curve(axis, rows, name, shift=(i + 0.5) / len(lines), **style)
     if is_wide([rows.x[rows["mean"].notna()].max() for _, rows in lines]):
         axis.set_xscale("log")  # one method sends far more than another
         name_decades(axis.xaxis)
@@ -85,34 +65,25 @@ def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, fixed: L
         focus(axis, np.concatenate([*later, *ends]))
 
 
-def draw_stepsizes(
-    axis: "Axes", table: pd.DataFrame, metric: str, name: str | None = None, fixed: LineStyles | None = None
-) -> None:
+def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, fixed: LineStyles | None = None) -> None:
     """Draw a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
     Rules that need no stepsize are horizontal lines. The axis shows the best of every rule and what is near to it. A
     stepsize at which a run diverged, or whose result is beyond the axis, is a cross at the edge of bad results; chosen
     ones, if the table has that column, are circled.
-
-    Args:
-        axis: Where to draw.
-        table: The frame.
-        metric: The metric.
-        name: Its label, if another than the usual one.
-        fixed: The styles of the lines, where several panels share them.
     """
     table, larger = shown(table).assign(eta=drawable(table.eta.astype(float))), larger_is_better(metric)
     lines = list(table.groupby([key for key in LINE if key in table], sort=False, dropna=False))
     names, looks = names_of([variant for variant, _ in lines]), _styles_of(lines, fixed)
-    for name_of_line, style, (_, rows) in zip(names, looks, lines, strict=True):
+    for name, style, (_, rows) in zip(names, looks, lines, strict=True):
         if rows.eta.isna().all():
-            axis.axhline(rows["mean"].iloc[0], label=name_of_line, **(style | {"marker": ""}))
+            axis.axhline(rows["mean"].iloc[0], label=name, **(style | {"marker": ""}))
         else:
-            axis.plot(rows.eta, rows["mean"], label=name_of_line, ms=current().marker, **style)
+            axis.plot(rows.eta, rows["mean"], label=name, ms=current().marker, **style)
     if (table.eta > 0).any():
         axis.set_xscale("log")
         name_decades(axis.xaxis)
-    finish(axis, r"stepsize $\eta$", name or axis_name(metric), log=not larger and is_wide(table[NUMBERS]))
+    finish(axis, r"stepsize $\eta$", axis_name(metric), log=not larger and is_wide(table[NUMBERS]))
     best = pd.Series([rows["mean"].max() if larger else rows["mean"].min() for _, rows in lines], dtype=float)
     _near(axis, best.dropna(), table[NUMBERS].to_numpy(), larger)
     for place, (style, (_, rows)) in enumerate(zip(looks, lines, strict=True), start=1):
