@@ -8,7 +8,7 @@ import time
 
 from dnasa import solve, topology
 from dnasa.problems import LeastSquares
-from dnasa.reproduce import fig1
+from dnasa.reproduce import figure
 
 
 def seconds_per_step(nodes: int, steps: int) -> float:
@@ -27,7 +27,7 @@ def main() -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(f"  1,000 steps of 100,000 nodes: {1000 * each:.0f} s, peak memory so far {peak:.2f} GB")
     began = time.perf_counter()
-    fig1.fig1(progress=False)
+    figure("fig1")(progress=False)
     print(f"Figure 1 (3 sizes x 2 schedules x 10 seeds x 15,000 steps): {time.perf_counter() - began:.1f} s")
 
 

@@ -86,10 +86,10 @@ def test_the_mean_ends_where_the_first_run_diverged() -> None:
 
 
 def test_a_registered_rule_has_its_own_title_and_color(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(title="My rule", color="orange"))
+    monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(title="My rule", color="#FFA500"))
     figure = plots.draw_history(pd.concat([history([2.0, 1.0], rule=rule) for rule in ("mine", "dnasa")]))
     assert labels(figure) == ["My rule (diminishing)", "D-NASA"]
-    assert [to_hex(line.get_color()) for line in figure.axes[0].get_lines()] == [to_hex("orange"), "#d62728"]
+    assert [to_hex(line.get_color()) for line in figure.axes[0].get_lines()] == ["#ffa500", "#d62728"]
 
 
 def test_rules_without_a_color_get_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:

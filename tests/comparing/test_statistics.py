@@ -100,11 +100,3 @@ def test_smoothing_does_not_hide_where_a_run_diverged() -> None:
         values = pd.Series([*np.linspace(9, 1, 30), lost, 1.0])
         smooth = statistics.running_mean(values)
         assert np.isfinite(smooth).tolist() == np.isfinite(values).tolist()
-
-
-def test_a_smoothed_curve_has_at_most_a_hundred_points_with_the_first_and_the_last() -> None:
-    rows = pd.DataFrame({"rule": "a", "seed": 0, "step": range(1001), "test_loss": 1.0})
-    table = statistics.curves(rows, "test_loss", smooth=True)
-    assert len(table) == 100
-    assert (table.step.min(), table.step.max()) == (0, 1000)
-    assert len(statistics.curves(rows, "test_loss")) == 1001

@@ -22,7 +22,7 @@ from test_resume import run
 
 import dnasa
 from dnasa import Result
-from dnasa.comparing import grid, plots, study, study_file, style
+from dnasa.comparing import grid, plots, study, study_file
 from dnasa.comparing.statistics import final
 from dnasa.comparing.study_report import StudyReport
 from dnasa.core import InputError, Interrupted
@@ -111,17 +111,14 @@ def test_the_tables_of_a_study_compile(whole: tuple[SimpleNamespace, Path], tmp_
     compiled(tmp_path, (whole[1] / "table.tex").read_text())
 
 
-def test_a_table_too_wide_for_a_column_is_divided_and_counts_diverged_runs(tmp_path: Path) -> None:
+def test_a_table_counts_diverged_runs(tmp_path: Path) -> None:
     file = tmp_path / "wild.toml"
     graphs = 'graphs = ["ring", "path", "complete", "star"]\n'
     file.write_text(LEAST + graphs + 'rules = ["dsgd:constant", "dnasa"]\netas = [1e300]\n')
     chosen = study_file.read(file)
     report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
     assert report.tables()["least_squares"].iloc[0, 1:].unique().tolist() == ["diverged (1 of 1)"]
-    with style.context("paper"):
-        text = report.latex()
-    assert re.findall(r"\\label{tab:(.*)}", text) == ["wild-least-squares-1", "wild-least-squares-2"]
-    assert text.count("diverged (1 of 1)") == 4
+    assert report.latex().count("diverged (1 of 1)") == 4
     assert report.latex().count(r"\begin{table*}") == 1
 
 

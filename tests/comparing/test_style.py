@@ -126,7 +126,7 @@ def test_a_style_sets_size_and_looks_and_ends_with_its_context() -> None:
         assert chosen.size(1, 1, 6.4, 4.2) == pytest.approx((487 / 72.27, 3))  # a row is at most 3 inches high
         looks = plots.styles(SIX)
     assert (matplotlib.rcParams["font.size"], style.current()) == (before, style.Style())
-    first = [lightness(look["color"]) for look in looks[: drawing.FEW]]
+    first = [lightness(look["color"]) for look in looks[:3]]
     assert all(abs(a - b) > 20 for a, b in combinations(first, 2))  # they differ in grey
     assert max(map(lightness, style.OKABE_ITO)) < 80  # on white
     assert len({str(look["linestyle"]) for look in looks}) == len({look["marker"] for look in looks}) == 6

@@ -45,8 +45,6 @@ def test_differences_have_their_interval() -> None:
     numbers: dict[str, Any] = {"difference": -0.0123, "difference_low": -0.02, "difference_high": 0.001}
     assert cell("test_accuracy", **numbers)[1] == "-1.23 [-2.00, +0.10]"
     assert cell(**numbers)[1] == "-0.0123 [-0.02, +0.001]"
-    equal = {"difference": -0.0139, "difference_low": -0.0139 - 1e-17, "difference_high": -0.0139 + 1e-17}
-    assert cell("test_accuracy", **equal)[1] == "-1.39, the same for all seeds"
     assert cell(difference=0.5)[1] == "+0.5"
     assert cell(best=True)[1] == "best"
     assert cell(diverged=1)[1] == "-"

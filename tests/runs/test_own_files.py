@@ -101,7 +101,7 @@ def put_folder(path: Path, outside: Path, rng: random.Random) -> None:
 
 PUT = [put_file, put_json, put_link, put_hard_link, put_pipe, put_folder]
 NAMES = [
-    *("config.json", "history.csv", "log.txt", "status.json", "graph.json", "files.json", "settings.json", "runs.csv"),
+    *("config.json", "history.csv", "log.txt", "status.json", "files.json", "settings.json", "runs.csv"),
     *("x.safetensors", "model.json", "model.py", "model.safetensors", "table.csv", "curves.csv", "report.html"),
     *("checkpoints", "extension-1", ".lock", ".running", ".draft", ".files.lock"),
     *("notes.txt", ".hidden", "checkpoints/.step-1", "checkpoints/best.pt", "extension-1/history.csv"),

@@ -150,7 +150,7 @@ def reproduce(
     *,
     options: Options,
 ) -> None:
-    """Reproduce a figure of the paper: picture, numbers, and findings."""
+    """Reproduce a figure of the paper: picture and numbers."""
     from dnasa import reproduce as figures
 
     if check and figure is None:
@@ -170,7 +170,7 @@ def reproduce(
         saved = report.save(out, kinds)
     for name, table in report.tables.items():
         console.print(frame_table(table, report.title if len(report.tables) == 1 else f"{name}: {report.title}"))
-    for line in report.findings:
+    for line in report.notes:
         print_line(line)
     for picture in saved:
         print_line(f"Saved {picture} and its numbers in {out}.")

@@ -75,7 +75,7 @@ def report(
     if out is not None:
         raise InputError("--out is the file of a page: give --html too.")
     from dnasa.comparing.run_table import data_name
-    from dnasa.pages.parts import settings, warnings
+    from dnasa.pages.contents import shown_settings, warnings
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
     from dnasa.trained import evaluation
@@ -85,7 +85,7 @@ def report(
     options = configs.without_unused(configs.options_of(run.config))
     console.print(
         rendering.settings_table(
-            settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}"
+            shown_settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}"
         )
     )
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]

@@ -163,8 +163,7 @@ class Comparison:
     def latex(self, title: str = "", name: str = "comparison") -> str:
         """The table for a paper; bold are the best and what does not differ clearly from it.
 
-        Bytes, differences and other metrics are left out where the current style has no room for them. How the stepsizes
-        were chosen is a comment above the table.
+        How the stepsizes were chosen is a comment above the table.
 
         Args:
             title: What was run, for the caption.
@@ -181,7 +180,6 @@ class Comparison:
             columns.append(latex.results(latex.heading(metric), metric, rows))
             if metric == self.metric:
                 columns += [*latex.sent(self.sent()), *latex.intervals(metric, rows)]
-        columns = columns[: latex.most_columns()]
         caption = latex.caption(self.metric, title, len(self.selection.reported), columns, self.choice)
         return latex.table(columns, caption, name, self.notes())
 

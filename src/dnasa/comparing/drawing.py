@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from dnasa.comparing.plots import (
-    axis_name,
-    draw_curve,
-    drawable,
-    finish,
-    legend_below,
-    name_decades,
-    names_of,
-    panel_list,
-    shown,
-    styles,
-)
+from dnasa.comparing import plots
+from dnasa.comparing.plots import axis_name, drawable, finish, legend_below, name_decades, names_of, panel_list, shown
 from dnasa.comparing.statistics import VARIANT
 from dnasa.comparing.style import current
 from dnasa.problems.metrics import larger_is_better
@@ -26,8 +16,6 @@ from dnasa.problems.metrics import larger_is_better
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["draw_curves", "draw_stepsizes", "figure_of_curves", "figure_of_stepsizes"]
 
 AXES = {
     "step": "step",
@@ -37,9 +25,9 @@ AXES = {
     "seconds": "seconds of training",
 }
 CROSSES = "stepsize $\\eta$\n(x: diverged or off the axis)"
+BANDS = "bands: range over the seeds"
 NUMBERS = ["mean", "low", "high"]
 LINE = ("rule", "schedule")
-FEW = 3  # curves of a panel, beyond which bands would hide each other
 WORSE = 3  # times the best of every rule: what is worse need not be shown among stepsizes
 MARGIN = 0.05  # of the values, above and below them
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
@@ -51,35 +39,20 @@ LineStyles = dict[tuple[str, ...], dict[str, Any]]
 def line_styles(table: pd.DataFrame) -> LineStyles:
     """The styles of the lines in several panels that show the same rules."""
     lines = table[[key for key in LINE if key in table]].drop_duplicates()
-    return dict(zip(lines.itertuples(index=False, name=None), styles(lines.rule.tolist()), strict=True))
+    return dict(zip(lines.itertuples(index=False, name=None), plots.styles(lines.rule.tolist()), strict=True))
 
 
 def _styles_of(lines: list[tuple[Any, pd.DataFrame]], fixed: LineStyles | None) -> list[dict[str, Any]]:
-    return [fixed[names[:2]] for names, _ in lines] if fixed else styles([str(names[0]) for names, _ in lines])
+    return [fixed[names[:2]] for names, _ in lines] if fixed else plots.styles([str(names[0]) for names, _ in lines])
 
 
-def draw_curves(
-    axis: "Axes", table: pd.DataFrame, x: str, metric: str, fixed: LineStyles | None = None, bars: bool = True
-) -> None:
-    """Draw a frame of `Comparison.curves`: a line for each variant, a cross where a run diverged.
-
-    Few lines have bands over the seeds, many a bar at their end.
-
-    Args:
-        axis: Where to draw.
-        table: The frame.
-        x: The column to draw against.
-        metric: The metric.
-        fixed: The styles of the lines, where several panels share them.
-        bars: Whether to draw the bars.
-    """
+def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, fixed: LineStyles | None = None) -> None:
+    """Draw a frame of `Comparison.curves`: a line and a band for each variant, a cross where a run diverged."""
     table = shown(table.assign(x=drawable(table[x].astype(float))))
     lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
     names, looks = names_of([variant for variant, _ in lines]), _styles_of(lines, fixed)
     for i, (name, style, (_, rows)) in enumerate(zip(names, looks, lines, strict=True)):
-        draw_curve(axis, rows, name, len(lines) <= FEW, shift=(i + 0.5) / len(lines), **style)
-        if bars and len(lines) > FEW:
-            _draw_bar(axis, rows.iloc[-1], style, i + 1)
+        plots.draw_curve(axis, rows, name, shift=(i + 0.5) / len(lines), **style)
     if is_wide([rows.x[rows["mean"].notna()].max() for _, rows in lines]):
         axis.set_xscale("log")  # one method sends far more than another
         name_decades(axis.xaxis)
@@ -92,45 +65,25 @@ def draw_curves(
         focus(axis, np.concatenate([*later, *ends]))
 
 
-def _draw_bar(axis: "Axes", row: pd.Series, style: dict[str, Any], place: int) -> None:
-    """A bar over the seeds right of the end of a curve, with the marker of the mean."""
-    from matplotlib.transforms import ScaledTranslation
-
-    if row.runs > 1 and row[["x", *NUMBERS]].notna().all():
-        right = ScaledTranslation(1.5 * place * current().marker / 72, 0, axis.figure.dpi_scale_trans)
-        look: Any = {"color": style["color"], "transform": axis.transData + right, "clip_on": False, "label": "_seeds"}
-        axis.plot([row.x] * 2, [row.low, row.high], linewidth=1, **look)
-        axis.plot([row.x], [row["mean"]], marker=style["marker"], ms=current().marker, **look)
-
-
-def draw_stepsizes(
-    axis: "Axes", table: pd.DataFrame, metric: str, name: str | None = None, fixed: LineStyles | None = None
-) -> None:
+def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, fixed: LineStyles | None = None) -> None:
     """Draw a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
     Rules that need no stepsize are horizontal lines. The axis shows the best of every rule and what is near to it. A
     stepsize at which a run diverged, or whose result is beyond the axis, is a cross at the edge of bad results; chosen
     ones, if the table has that column, are circled.
-
-    Args:
-        axis: Where to draw.
-        table: The frame.
-        metric: The metric.
-        name: Its label, if another than the usual one.
-        fixed: The styles of the lines, where several panels share them.
     """
     table, larger = shown(table).assign(eta=drawable(table.eta.astype(float))), larger_is_better(metric)
     lines = list(table.groupby([key for key in LINE if key in table], sort=False, dropna=False))
     names, looks = names_of([variant for variant, _ in lines]), _styles_of(lines, fixed)
-    for name_of_line, style, (_, rows) in zip(names, looks, lines, strict=True):
+    for name, style, (_, rows) in zip(names, looks, lines, strict=True):
         if rows.eta.isna().all():
-            axis.axhline(rows["mean"].iloc[0], label=name_of_line, **(style | {"marker": ""}))
+            axis.axhline(rows["mean"].iloc[0], label=name, **(style | {"marker": ""}))
         else:
-            axis.plot(rows.eta, rows["mean"], label=name_of_line, ms=current().marker, **style)
+            axis.plot(rows.eta, rows["mean"], label=name, ms=current().marker, **style)
     if (table.eta > 0).any():
         axis.set_xscale("log")
         name_decades(axis.xaxis)
-    finish(axis, r"stepsize $\eta$", name or axis_name(metric), log=not larger and is_wide(table[NUMBERS]))
+    finish(axis, r"stepsize $\eta$", axis_name(metric), log=not larger and is_wide(table[NUMBERS]))
     best = pd.Series([rows["mean"].max() if larger else rows["mean"].min() for _, rows in lines], dtype=float)
     _near(axis, best.dropna(), table[NUMBERS].to_numpy(), larger)
     for place, (style, (_, rows)) in enumerate(zip(looks, lines, strict=True), start=1):
@@ -165,17 +118,11 @@ def figure_of_curves(table: pd.DataFrame, columns: Sequence[str], metric: str) -
     size = (6.4, 4.2) if len(columns) == 1 else (4.4, 4.0)
     figure, axes = panel_list(len(columns), len(columns), *size)
     for axis, column in zip(axes, columns, strict=True):
-        draw_curves(axis, table, column, metric, bars=axis is axes[0])
+        draw_curves(axis, table, column, metric)
         if axis is not axes[0]:
             axis.sharey(axes[0])
-    finish_panels(figure, axes, note=spread_note(table))
+    finish_panels(figure, axes, note=BANDS if table.runs.max() > 1 else "")
     return figure
-
-
-def spread_note(table: pd.DataFrame) -> str:
-    """What the bands or bars of `draw_curves` show."""
-    few = len(table[list(VARIANT)].drop_duplicates()) <= FEW
-    return f"{'band' if few else 'bars at the end'}: range over the seeds" if table.runs.max() > 1 else ""
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from math import floor, inf, isfinite, log10
+from math import floor, isfinite, log10
 from typing import NamedTuple
 
 import pandas as pd
@@ -10,7 +10,6 @@ import pandas as pd
 from dnasa.comparing import tables
 from dnasa.comparing.plots import LABELS, SYMBOLS, label
 from dnasa.comparing.statistics import with_the_best
-from dnasa.comparing.style import current
 from dnasa.problems.metrics import in_percent, larger_is_better
 
 __all__ = ["Column", "caption", "intervals", "results", "stepsizes", "table", "text"]
@@ -23,7 +22,7 @@ ETA = r"$\eta$"
 # Only where it is too wide; \dimexpr, since the package calc does not expand \ifdim.
 SHRUNK = r"\resizebox{\dimexpr\ifdim\width>\linewidth\linewidth\else\width\fi\relax}{!}{%"
 TESTED = 5  # seeds, below which a paired test finds next to nothing
-NARROW, IN_NARROW, IN_WIDE = 4.0, 4, 7  # inches of a paper's column, and the columns of a table there and elsewhere
+NARROW = 4  # columns of a table, beyond which it spans both columns of a paper
 
 
 class Column(NamedTuple):
@@ -40,18 +39,13 @@ class Column(NamedTuple):
     form: str = "r"
 
 
-def most_columns() -> int:
-    """How many columns a table has room for in the current style."""
-    return IN_NARROW if (current().width or inf) <= NARROW else IN_WIDE
-
-
 def table(columns: Sequence[Column], caption: str, name: str, comments: Sequence[str] = ()) -> str:
     """A table that is referred to as tab:name.
 
     It shrinks to the width of the text. With more than four columns it spans both columns of a paper. Comments are sentences
     for the text of the paper.
     """
-    environment = "table*" if len(columns) > IN_NARROW else "table"
+    environment = "table*" if len(columns) > NARROW else "table"
     rows = [[column.title for column in columns], *zip(*(column.cells for column in columns), strict=True)]
     header, *body = [rf"{' & '.join(row)} \\" for row in rows]
     lines = [

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from dnasa.topology import Topology
 
-__all__ = ["draw_curve", "draw_history", "draw_topology", "panels", "save_figure"]
+__all__ = ["draw_history", "draw_topology", "panels", "save_figure"]
 
 LABELS = {
     "train_loss": "training loss",
@@ -103,23 +103,11 @@ def colors(rules: Iterable[str], stored: Looks = NONE) -> dict[str, str]:
         return dict(zip(names, cycle(current().palette), strict=False))
     fixed: dict[str, str] = {}
     for name in names:
-        color = _hex(look_of(name, stored).color)
-        if color is not None and color not in fixed.values():
+        color = (look_of(name, stored).color or "").lower()
+        if re.fullmatch("#[0-9a-f]{6}", color) and color not in fixed.values():
             fixed[name] = color
     free = cycle([color for color in PALETTE if color not in fixed.values()] or PALETTE)
     return {name: fixed.get(name) or next(free) for name in names}
-
-
-def _hex(color: str | None) -> str | None:
-    """Colors with names are matplotlib's; without it they count as none."""
-    if color is None or re.fullmatch("#[0-9a-fA-F]{6}", color):
-        return color and color.lower()
-    try:
-        from matplotlib.colors import to_hex
-
-        return to_hex(color)
-    except (ImportError, ValueError):
-        return None
 
 
 def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
@@ -234,15 +222,8 @@ def draw_curve(
 ) -> None:
     """The mean over the seeds and the band between the smallest and the largest.
 
-    The curve ends with a cross where the first run diverged, since the mean of the others would be too good.
-
-    Args:
-        axis: Where to draw.
-        rows: Rows of `shown(statistics.curves())`.
-        label: The name in the legend.
-        band: Whether to draw the band.
-        shift: By how much of their distance the markers are shifted, so that those of several curves differ.
-        **style: Options of `axis.plot`.
+    The curve ends with a cross where the first run diverged, since the mean of the others would be too good. `rows` are of
+    `shown(statistics.curves())`; the markers are shifted by a part of their distance, so that those of curves differ.
     """
     x, mean, diverged = rows.x.astype(float), rows["mean"], rows.diverged.max()
     if diverged:
@@ -251,17 +232,10 @@ def draw_curve(
     looks: Any = {"ms": current().marker, "markevery": (int(shift * distance), distance)} | style
     (line,) = axis.plot(x, mean, label=label, **looks)
     if band and rows.runs.max() > 1:
-        axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=0.18, linewidth=0)
+        axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=0.15, linewidth=0)
     if diverged:
-        cross: Any = {
-            "marker": "x",
-            "ms": 8,
-            "mew": 2,
-            "linestyle": "",
-            "color": line.get_color(),
-            "label": "_diverged",
-        }
-        axis.plot(x[mean.notna()].iloc[-1:], mean.dropna().iloc[-1:], **cross)
+        cross: Any = {"marker": "x", "ms": 8, "mew": 2, "linestyle": "", "label": "_diverged"}
+        axis.plot(x[mean.notna()].iloc[-1:], mean.dropna().iloc[-1:], color=line.get_color(), **cross)
 
 
 def draw_history(history: "pd.DataFrame") -> "Figure":
@@ -311,7 +285,7 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
         axis: Where to draw.
         topology: The graph.
     """
-    graph, n, places = topology.graph, topology.nodes, positions(topology.name, topology.nodes)
+    graph, n, places = topology.graph, topology.nodes, _positions(topology.name, topology.nodes)
     size = max(4, 2400 / max(n, 12))
     weights = np.array([graph.edges[edge]["weight"] for edge in graph.edges])
     style: Any = {"edge_color": "#555555", "width": 0.5 + 2 * weights / weights.max(initial=1e-9), "alpha": 0.8}
@@ -327,10 +301,8 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
     axis.axis("off")
 
 
-def positions(name: str, n: int) -> dict[int, Any]:
+def _positions(name: str, n: int) -> dict[int, Any]:
     """The positions of the nodes in a drawing of a graph with this name."""
-    if name == "star":
-        return {0: (0, 0)} | {i + 1: place for i, place in _circle(n - 1).items()}
     rows = {"ladder": 2, "path": 1}.get(name)
     if name in ("grid", "torus"):
         from dnasa.topology import squarest
@@ -339,11 +311,9 @@ def positions(name: str, n: int) -> dict[int, Any]:
     if rows and n > 1:
         columns = n // rows
         return {i: (i % columns, -(i // columns)) for i in range(n)}
-    return _circle(n)
-
-
-def _circle(n: int) -> dict[int, Any]:
-    return {i: (np.sin(2 * np.pi * i / n), np.cos(2 * np.pi * i / n)) for i in range(n)}
+    if name == "star":
+        return nx.circular_layout(range(1, n)) | {0: (0, 0)}
+    return nx.circular_layout(range(n))
 
 
 # ---------------------------------------------------------------- files

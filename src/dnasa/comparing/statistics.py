@@ -16,7 +16,6 @@ __all__ = ["curves", "differences", "final", "labelled", "over_seeds", "with_the
 
 WINDOW = 0.05  # of a run's evaluations, in a running mean: a wider one moves the kinks of a curve
 FEW = 20  # evaluations, below which there is no running mean
-POINTS = 100  # of a smoothed curve
 VARIANT = ("rule", "schedule", "eta")  # what distinguishes the lines of a comparison
 
 
@@ -54,22 +53,15 @@ def curves(
 ) -> pd.DataFrame:
     """`over_seeds` at every evaluation of every variant, with the mean of column `x` as `x`.
 
-    A smoothed curve is made of each run's running mean and has at most 100 points.
+    A smoothed curve is made of each run's running mean.
     """
     rows = labelled(history).drop_duplicates([*keys, "seed", "step"], keep="last").reset_index(drop=True)
     if smooth:
         runs = rows.sort_values("step", kind="stable").groupby([*keys, "seed"], sort=False, dropna=False)
-        rows = _thinned(rows.assign(**{metric: runs[metric].transform(running_mean)}))
+        rows = rows.assign(**{metric: runs[metric].transform(running_mean)})
     table = over_seeds(rows, metric, [*keys, "step"])
     places = rows.groupby([*keys, "step"], sort=False, dropna=False)[x].mean() if x != "step" else table.step
     return table.assign(x=places.to_numpy())
-
-
-def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    """At most 100 of the steps, the first and the last among them."""
-    steps = np.sort(rows.step.unique())
-    places = np.linspace(0, len(steps) - 1, min(POINTS, len(steps))).round().astype(int)
-    return rows[rows.step.isin(steps[places])]
 
 
 def running_mean(values: pd.Series) -> pd.Series:

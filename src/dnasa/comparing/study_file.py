@@ -4,9 +4,7 @@ The keys have the names of the options of `dnasa compare`, in the plural where t
 for one problem. Anybody may have written the file, so everything is checked before it is used.
 """
 
-import os
 import re
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -114,8 +112,7 @@ class Cell(NamedTuple):
 
     @property
     def folder(self) -> str:
-        name = re.sub(r"[^\w().,-]", "_", self.title.replace(", ", "-"))
-        return name if len(os.fsencode(name)) <= LONGEST else f"{name[:50]}-{zlib.crc32(name.encode()):08x}"
+        return re.sub(r"[^\w().,-]", "_", self.title.replace(", ", "-"))[:60]
 
 
 class Study(NamedTuple):

@@ -78,22 +78,19 @@ class StudyReport:
         return f"{source_name(cell.problem)}: {nodes} nodes, {steps:,} steps{quick}"
 
     def latex(self) -> str:
-        """A booktabs table for each problem, or several where one would be too wide.
+        """A booktabs table for each problem.
 
         Bold are the best of a column and what does not differ clearly from it.
         """
-        return "\n".join(text for _, cells in self._problems() for text in self._latex(cells))
+        return "\n".join(self._latex(cells) for _, cells in self._problems())
 
-    def _latex(self, cells: Cells) -> Iterator[str]:
+    def _latex(self, cells: Cells) -> str:
         (cell, comparison), methods = cells[0], _methods(cells)
-        columns, room = [_latex_column(*each, methods) for each in cells], latex.most_columns() - 1
-        parts = [columns[i : i + room] for i in range(0, len(columns), room)]
+        columns = [latex.methods(methods), *(_latex_column(*each, methods) for each in cells)]
         choice = pd.concat([each.choice for _, each in cells])
-        for number, part in enumerate(parts, start=1):
-            whole = [latex.methods(methods), *part]
-            caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], whole, choice)
-            name = f"{self.study.name}-{source_name(cell.problem)}" + f"-{number}" * (len(parts) > 1)
-            yield latex.table(whole, caption, name, [_chosen_by(cells)])
+        caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], columns, choice)
+        name = f"{self.study.name}-{source_name(cell.problem)}"
+        return latex.table(columns, caption, name, [_chosen_by(cells)])
 
     def notes(self) -> list[str]:
         """How stepsizes were chosen, what the marks of the table mean, and average ranks over several cells."""
@@ -116,17 +113,16 @@ class StudyReport:
         count, graphs = len(self.cells), len({cell.graph for cell, _ in self.cells})
         figure, axes = panel_list(count, graphs if 1 < graphs < count and count % graphs == 0 else ceil(sqrt(count)))
         line_styles = drawing.line_styles(pd.DataFrame(_methods(self.cells), columns=drawing.LINE))
-        notes: dict[str, None] = {}
         for axis, (_, comparison) in zip(axes, self.cells, strict=True):
             table = self._panel(comparison)
             if self.study.figure == "curves":
                 rows = table.assign(eta=np.nan)
                 drawing.draw_curves(axis, rows, AXES[self.study.x], comparison.metric, line_styles)
-                notes[drawing.spread_note(table)] = None
             else:
                 drawing.draw_stepsizes(axis, table, comparison.metric, fixed=line_styles)
         titles = [cell.title.replace("_", "\N{NO-BREAK SPACE}") for cell, _ in self.cells]
-        drawing.finish_panels(figure, axes, titles, "; ".join(filter(None, notes)))
+        several = any(cell.settings["seeds"] > 1 for cell, _ in self.cells)
+        drawing.finish_panels(figure, axes, titles, drawing.BANDS if several and self.study.figure == "curves" else "")
         return self._noted(figure)
 
     def _noted(self, figure: "Figure") -> "Figure":

@@ -57,6 +57,4 @@ def with_interval(metric: str, row: Any) -> str:
     numbers = [scale * float(value) + 0.0 for value in (row.difference, row.difference_low, row.difference_high)]
     form = "+.2f" if in_percent(metric) else "+.3g"
     middle, low, high = (f"{value:{form}}" for value in numbers)
-    if numbers[2] - numbers[1] <= ROUNDING * scale * abs(float(row["mean"])):
-        return f"{middle}, the same for all seeds"
     return middle if pd.isna(row.difference_low) else f"{middle} [{low}, {high}]"

@@ -1,17 +1,38 @@
 """What a page shows, read from run folders. Anybody may have written them, so every part is checked."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from dnasa.comparing.plots import LABELS, LINEAR, Looks, colors
-from dnasa.comparing.run_table import data_name
-from dnasa.core import InputError, first_line
-from dnasa.pages import parts
-from dnasa.pages.parts import AXES, text
+from dnasa.comparing import tables as results
+from dnasa.comparing.plots import LABELS, LINEAR, Looks, colors, label, title
+from dnasa.comparing.run_table import as_words, data_name
+from dnasa.core import COLUMNS, InputError, first_line
+from dnasa.files import fits, read_bytes, read_json
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.names import node_name
+from dnasa.runs.overview import read_overview
+from dnasa.runs.result import is_answer, parse_rows
 
 DEPTH = 3  # folders below the one that was given: studies have folders of folders
+AXES = ("step", "epochs", "seconds", "clock_seconds", "messages", "bytes")  # what a curve can be drawn against
+DIGITS = 7  # of the numbers in a page
+WHOLE = 2**53  # whole numbers below it are exact in a browser
+LARGEST_NUMBER = 1e300  # sums of a few smaller numbers do not overflow
+MOST_EVENTS = 200  # of a log, the last ones
+MOST_SITES = 1000
+MOST_CLASSES = 40  # of a confusion matrix
+MOST_COMPARED = 200  # methods of a comparison
+COMPARED = ("eta", "mean", "spread", "low", "high", "runs", "diverged", "difference")  # columns of its table
+ENDED = {
+    "killed": "The process ended without notice, as by SIGKILL or a power failure: `dnasa resume {}` continues the run.",
+    "interrupted": "The run was interrupted: `dnasa resume {}` continues it.",
+    "diverged": "Every run diverged: no result can be used. Try a smaller stepsize, or a rule that needs none.",
+    "unknown": "status.json does not say how the run ended.",
+    "damaged": "config.json cannot be read.",
+}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -20,7 +41,7 @@ def read(path: Path) -> dict[str, Any]:
     for folder in _run_folders(path):
         name = text(folder.relative_to(path) if folder != path else folder.resolve().name)
         taken = any(each["name"] == name for each in folders)
-        folders.append(_Reader(folder).contents(f"{name} ({len(folders)})" if taken else name))
+        folders.append(_contents(folder, f"{name} ({len(folders)})" if taken else name))
     if not folders:
         missing = "run in" if path.is_dir() else "folder"
         raise InputError(f"There is no {missing} {path}: give a run's folder, or one that holds runs.")
@@ -83,54 +104,212 @@ def _is_logarithmic(metric: str, values: list[Any]) -> bool:
     return metric not in LINEAR if metric in LABELS else all(value is None or value > 0 for value in values)
 
 
-class _Reader:
-    """Reads one run folder. What cannot be read is reported in the page as a failure; the rest is shown."""
+def _contents(path: Path, name: str) -> dict[str, Any]:
+    """One run folder. What cannot be read is a failure that the page reports; the rest is shown."""
+    damage: list[str] = []
 
-    def __init__(self, path: Path):
-        self.path = path
-        self.damage: list[str] = []
-
-    def attempt(self, file: str, read: Callable[[], Any], default: Any) -> Any:
+    def attempt(file: str, read: Callable[[], Any], default: Any) -> Any:
         try:
             return read()
         except InputError as error:
-            self.damage.append(str(error))
+            damage.append(str(error))
         except Exception as error:
-            self.damage.append(f"{self.path / file} is damaged ({first_line(error)[:80]}).")
+            damage.append(f"{path / file} is damaged ({first_line(error)[:80]}).")
         return default
 
-    def contents(self, name: str) -> dict[str, Any]:
-        path, attempt = self.path, self.attempt
-        run = attempt("config.json", lambda: RunFolder(path, resume=True), None)
-        config, state = (run.config, run.state) if run else ({}, "damaged")
-        sites: list[str] = list(map(text, run.sites)) if run else []
-        looks: Looks = run.looks if run else {}
-        options = config["options"] if isinstance(config.get("options"), dict) else {}
-        lines = attempt("history.csv", lambda: parts.lines(path / "history.csv", looks), [])
-        stored = attempt("settings.json", lambda: parts.result_settings(path), {})
-        log = attempt("log.txt", lambda: parts.log(path), [])
-        graph = attempt("graph.json", lambda: parts.graph(path, sites), None)
-        tests = attempt("evaluation.json", lambda: parts.tests(path), None)
-        lost = [event[20:] for event in log if event[20:].startswith("Lost ")]
-        out = {
-            "name": name,
-            "state": state,
-            "step": max((line["columns"]["step"][-1] for line in lines), default=0),
-            "steps": attempt("config.json", lambda: parts.short((config.get("run") or {}).get("steps")), None),
-            "source": text(data_name(options)) if options else "",
-            "settings": attempt("config.json", lambda: parts.settings(path, config, options), {}),
-            "lines": lines,
-            "looks": looks,
-            "sites": sites,
-            "members": attempt("", lambda: parts.members(path), []),
-            "graph": graph,
-            "tests": tests,
-            "nodes": parts.nodes(sites, tests, None if lost else graph, lines),
-            "comparison": attempt("table.csv", lambda: parts.comparison(path, looks), []),
-            "work": parts.work(stored.get("timing", {})),
-            "baseline": stored.get("baseline", []),
-            "events": log,
-            "warnings": attempt("log.txt", lambda: parts.warnings(path), []),
-        }
-        diverged = attempt("runs.csv", lambda: parts.diverged(path, lines, sites), [])
-        return out | {"failures": list(map(text, [*parts.ended(state, path, log), *lost, *diverged, *self.damage]))}
+    run = attempt("config.json", lambda: RunFolder(path, resume=True), None)
+    config, state = (run.config, run.state) if run else ({}, "damaged")
+    sites: list[str] = list(map(text, run.sites)) if run else []
+    looks: Looks = run.looks if run else {}
+    options = config["options"] if isinstance(config.get("options"), dict) else {}
+    lines = attempt("history.csv", lambda: read_history(path / "history.csv", looks), [])
+    stored = attempt("settings.json", lambda: result_settings(path), {"work": [], "baseline": []})
+    log = attempt("log.txt", lambda: read_log(path), [])
+    lost = [event[20:] for event in log if event[20:].startswith("Lost ")]
+    out = {
+        "name": name,
+        "state": state,
+        "step": max((line["columns"]["step"][-1] for line in lines), default=0),
+        "steps": attempt("config.json", lambda: short((config.get("run") or {}).get("steps")), None),
+        "source": text(data_name(options)) if options else "",
+        "settings": attempt("config.json", lambda: shown_settings(path, config, options), {}),
+        "lines": lines,
+        "looks": looks,
+        "sites": sites,
+        "members": attempt("", lambda: members(path), []),
+        "tests": attempt("evaluation.json", lambda: tests(path, sites), None),
+        "comparison": attempt("table.csv", lambda: comparison(path, looks), []),
+        **stored,
+        "events": log,
+        "warnings": attempt("log.txt", lambda: warnings(path), []),
+    }
+    lost += attempt("runs.csv", lambda: diverged(path, lines, sites), [])
+    return out | {"failures": list(map(text, [*ended(state, path, log), *lost, *damage]))}
+
+
+# ---------------------------------------------------------------- parts of a run folder
+
+
+def read_history(file: Path, looks: Looks) -> list[dict[str, Any]]:
+    """The runs of a history, each with its name, seed, answer and columns; none before the first evaluation."""
+    data = read_bytes(file) if os.path.lexists(file) else b""
+    complete = data[: data.rfind(b"\n") + 1].decode()  # of a run under way, the last row may not be
+    found: dict[int, dict[str, Any]] = {}
+    names: set[tuple[str, Any]] = set()
+    shown = ("consensus", *AXES)
+    for number, row in enumerate(parse_rows(complete), start=1):
+        if None in row or not all(type(row.get(name)) is int and abs(row[name]) < WHOLE for name in ("run", "step")):
+            raise ValueError(f"row {number} is not an evaluation")
+        run, seed = row["run"], short(row.get("seed"))
+        if run not in found:
+            eta = float(row["eta"]) if isinstance(row.get("eta"), int) else row.get("eta")
+            variant = row.get("rule"), row.get("schedule"), eta
+            numbered = (text(label(*variant, i, looks)) for i in count(1))  # runs with the same name are numbered
+            name = next(name for name in numbered if (name, seed) not in names)
+            names.add((name, seed))
+            own = {"run": run, "name": name, "seed": seed, "rule": str(row.get("rule"))}
+            found[run] = own | {"answer": {}, "columns": {}}
+        values = {name: short(value) for name, value in row.items() if name in shown or name not in COLUMNS}
+        for name, value in values.items():
+            found[run]["columns"].setdefault(name, []).append(value)
+        if is_answer(row):
+            found[run]["answer"] = values
+    return list(found.values())
+
+
+def shown_settings(path: Path, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
+    """The options that were given, and in any case the model, its parameters, the batch and the seed."""
+    facts = config["run"] if isinstance(config.get("run"), dict) else {}
+    always = {"model": (_stored(path, "model.json") or {}).get("model"), "seed": options.get("seed")}
+    always |= {name: facts.get(name) for name in ("parameters", "batch")}
+    shown = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False, [])}
+    shown |= {name: value for name, value in always.items() if value is not None}
+    return {text(name): text(as_words(value)) for name, value in shown.items()}
+
+
+def result_settings(path: Path) -> dict[str, Any]:
+    """`settings.json`, written at the end: seconds by kind of work, and a sentence about the baseline."""
+    stored = _stored(path, "settings.json") or {}
+    timing = stored.get("timing", {})
+    _check(fits(timing, {}) and all(map(is_number, timing.values())))
+    kinds = [name for name in timing if name.endswith("_seconds")]
+    work = [[text(name.removesuffix("_seconds")), short(timing[name])] for name in kinds]
+    return {"work": work, "baseline": results.baseline(stored)}
+
+
+def tests(path: Path, sites: Sequence[str]) -> dict[str, Any] | None:
+    """What the trained model did on the test rows, and at each site."""
+    from dnasa.trained import evaluation
+
+    found = evaluation.read(path)
+    if found is None:
+        return None
+    names = list(map(text, found["names"]))
+    matrix = found["task"] == "classification" and len(names) <= MOST_CLASSES  # drawn, so it needs no table
+    return {
+        "confusion": {"names": names, "counts": found["confusion"], "rows": short(found["rows"])} if matrix else None,
+        "tables": [
+            _table(title, frame)
+            for title, frame in evaluation.tables(found, sites)
+            if not (matrix and title.startswith("Confusion matrix"))
+        ],
+    }
+
+
+def _table(title: str, frame: Any) -> dict[str, Any]:
+    rows = [[text(cell) if isinstance(cell, str) else short(float(cell)) for cell in row] for row in frame.to_numpy()]
+    return {"title": title, "columns": list(map(text, frame)), "rows": rows}
+
+
+def comparison(path: Path, looks: Looks) -> list[list[Any]]:
+    """The methods of `dnasa compare` or of a study's cell, with the chosen stepsize of each and its results."""
+    rows = _rows(path / "table.csv")[:MOST_COMPARED]
+    _check(all(type(row.get(name)) in (int, float) for row in rows for name in COMPARED))
+    return [
+        [text(title(str(row["rule"]), looks)), text(row.get("schedule")), *(short(row[name]) for name in COMPARED)]
+        for row in rows
+    ]
+
+
+def read_log(path: Path) -> list[str]:
+    """The last lines of `log.txt`."""
+    return [line[:300] for line in _lines(path)[-MOST_EVENTS:]]
+
+
+def warnings(path: Path) -> list[str]:
+    """The warnings in `log.txt`, each once."""
+    found = dict.fromkeys(line[29:] for line in _lines(path) if line[19:29] == " Warning: ")
+    return [text(line) for line in found][:MOST_EVENTS]
+
+
+def _lines(path: Path) -> list[str]:
+    file = path / "log.txt"
+    return read_bytes(file).decode(errors="replace").splitlines() if file.is_file() else []
+
+
+def members(path: Path) -> list[list[Any]]:
+    """The sites of a run between processes: name, state, since when, last step, bytes sent; from their events."""
+    found = read_overview(path).sites.items()
+    return [[text(name), text(s.state), text(s.since), short(s.step), short(s.bytes)] for name, s in found][:MOST_SITES]
+
+
+# ---------------------------------------------------------------- what failed
+
+
+def ended(state: str, path: Path, events: list[str]) -> list[str]:
+    """Why there is no complete result, and what to do."""
+    if state == "failed":
+        reasons = [event for event in events if " Failed at step " in event]
+        return [f"The run failed. {reasons[-1][20:] if reasons else 'log.txt does not say why.'}"]
+    return [ENDED[state].format(path)] if state in ENDED else []
+
+
+def diverged(path: Path, lines: list[dict[str, Any]], sites: Sequence[str]) -> list[str]:
+    """Runs that diverged, with step and node where `runs.csv` has them."""
+    known = {int(row["run"]): row for row in _rows(path / "runs.csv")}
+    out = []
+    for line in lines:
+        steps, consensus = line["columns"]["step"], line["columns"].get("consensus", ())
+        without = [step for step, value in zip(steps, consensus, strict=False) if value is None]
+        if without:
+            step, node = (known.get(line["run"], {}).get(name) for name in ("diverged", "diverged_node"))
+            when = f"at step {step:.0f}" if is_number(step) else f"before step {without[0]}"
+            where = f" at {node_name(sites, int(node))}" if is_number(node) else ""
+            out.append(f"{line['name']}, seed {line['seed']}, diverged {when}{where}.")
+    return out
+
+
+# ---------------------------------------------------------------- values
+
+
+def text(value: Any) -> str:
+    """Shorten text for a page, and remove characters that cannot be encoded."""
+    return " ".join(f"{value!s:.300}".split()).encode(errors="replace").decode()
+
+
+def short(value: Any) -> Any:
+    """Round a number to a few digits for a page; None where there is none."""
+    if not is_number(value):
+        return None
+    return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a number is finite in a browser, whose whole numbers overflow too."""
+    return type(value) in (int, float) and abs(value) < LARGEST_NUMBER
+
+
+def _stored(path: Path, name: str) -> dict[str, Any] | None:
+    file = path / name
+    return read_json(file, name) if file.is_file() else None
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    rows = parse_rows(read_bytes(file).decode()) if file.is_file() else []
+    _check(bool(rows) or not file.is_file())
+    return rows
+
+
+def _check(fitting: bool) -> None:
+    if not fitting:
+        raise ValueError("it does not have the form that dnasa writes")

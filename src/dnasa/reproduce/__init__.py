@@ -32,7 +32,5 @@ def figure(name: str) -> Callable[..., "Report"]:
     """
     choose("figure", name, FIGURES)
     with needed_by(f"The figure {name}"):
-        make: Callable[..., Report] = getattr(
-            import_module(f"dnasa.reproduce.{name if name in ON_CPU else 'datasets'}"), name
-        )
-    return make
+        module = import_module(f"dnasa.reproduce.{'synthetic' if name in ON_CPU else 'datasets'}")
+    return getattr(module, name)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from dnasa import topology
@@ -38,7 +37,7 @@ def fig3(quick: bool = False, **options: Any) -> Report:
     if not panels:
         raise InputError(reasons["mnist"])
     report = against_stepsizes("fig3", "Figure 3: 8 nodes, random graph (ρ = 0.375)", panels, quick, **options)
-    report.findings[:0] = filter(None, reasons.values())
+    report.notes += filter(None, reasons.values())
     return report
 
 
@@ -57,7 +56,7 @@ def against_stepsizes(
 ) -> Report:
     """A panel and a table for each dataset and graph."""
     seeds, steps = (1, QUICK_STEPS) if quick else (SEEDS, STEPS)
-    out = Report(name, f"{caption}, {seeds} seed{'s' * (seeds > 1)}", quick)
+    out = Report(f"{caption}, {seeds} seed{'s' * (seeds > 1)}", quick)
     histories = {
         panel: search(data, graph, steps=steps[data], seeds=range(seeds), **options)
         for panel, (data, graph) in panels.items()
@@ -71,31 +70,17 @@ def against_stepsizes(
             short = panel.partition(" ")[0]
             out.tables[f"{name}-{short}"] = summary(table)
             out.data[f"{name}-{short}-grid"] = table
-            duration = f"{len(rows)} runs of {count:,} steps in {rows.seconds.max():.0f} s"
-            out.findings.append(f"{short}: {sentence(table)} ({duration})")
     return out
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Each rule's best stepsize, its accuracy there, and its accuracy one step of the grid to either side."""
+    """Each rule's best stepsize and its accuracy there."""
     rows = []
     for rule, variant in tuning.best(table, "test_accuracy").iterrows():
-        same = table[table.rule == rule].reset_index(drop=True)
-        lower, higher = (same.value.get(int(same.value.argmax()) + shift, np.nan) for shift in (-1, 1))
+        same = table[table.rule == rule]
         row = {"rule": title(str(rule)), "best eta": tuning.eta_text(variant.eta), "test accuracy": variant.value}
-        row |= {"accuracy one eta lower": lower, "accuracy one eta higher": higher}
         rows.append(row | {"diverged": tuning.diverged_text(same)})
     return pd.DataFrame(rows)
-
-
-def sentence(table: pd.DataFrame) -> str:
-    tuned = tuning.best(table, "test_accuracy")
-    ours, others = tuned.loc["dnasa"].value, tuned.drop(index="dnasa")
-    best, theirs = others.value.idxmax(), others.value.max()
-    return (
-        f"D-NASA {100 * ours:.2f} % with nothing tuned; best tuned method {title(str(best))} {100 * theirs:.2f} % "
-        f"at eta = {others.eta[best]:g}; difference {100 * (ours - theirs):+.2f} points."
-    )
 
 
 # ---------------------------------------------------------------- curves
@@ -127,12 +112,14 @@ def curves(name: str, data: str, quick: bool, **options: Any) -> Report:
     ]
     history = pd.concat(histories, ignore_index=True)
     caption = f"{data}: best stepsizes, 8 nodes, random graph, {steps:,} steps, {seeds} seeds"
-    out = Report(name, caption, quick)
+    out = Report(caption, quick)
     out.tables[f"{name}-final"] = results(history)
     out.data[f"{name}-history"] = history
-    out.findings = [f"Final test accuracy: {sentence(tuning.grid(final(history), 'test_accuracy'))}"]
-    draw(out, name, history, "epochs", f"{data}: each method at its best stepsize, mean and range")
-    draw(out, f"{name}-seconds", history, "seconds", f"{data}: seconds of training, {seeds} seeds side by side")
+    for x, words in (("epochs", "mean and range"), ("seconds", f"{seeds} seeds side by side")):
+        file = name if x == "epochs" else f"{name}-seconds"
+        with out.draw(file, len(METRICS), f"{data}: each method at its best stepsize, {words}") as axes:
+            for axis, metric in zip(axes, METRICS, strict=True):
+                draw_lines(axis, history, metric, x)
     return out
 
 
@@ -143,17 +130,3 @@ def results(history: pd.DataFrame) -> pd.DataFrame:
         row |= {LABELS[metric]: same[metric].mean() for metric in METRICS}
         rows.append(row | {"spread of accuracy": same.test_accuracy.std(), "seconds": same.seconds.mean()})
     return pd.DataFrame(rows)
-
-
-def draw(out: Report, name: str, history: pd.DataFrame, against: str, caption: str) -> None:
-    styles = drawing.line_styles(history[["rule"]])
-    later = history[history.step >= drawing.FIRST * history.step.max()]
-
-    def label(rule: str, eta: float) -> str:
-        return title(rule) if pd.isna(eta) else rf"{title(rule)}, $\eta$ = {eta:.3g}"
-
-    with out.draw(name, len(METRICS), caption) as axes:
-        for axis, metric in zip(axes, METRICS, strict=True):
-            draw_lines(axis, history, metric, ["rule", "eta"], label, lambda rule, _: styles[(rule,)], x=against)
-            if axis.get_yscale() == "linear":
-                drawing.focus(axis, later[metric].to_numpy())

@@ -1,7 +1,6 @@
 """A run on disk."""
 
 import csv
-import json
 import os
 import sys
 import time
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 STATES = ("running", "done", "interrupted", "failed", "diverged")
 JOURNALS = ("events-*.jsonl", "audit-*.jsonl")  # of each process among several; only ever appended to
 NAMES = (  # what a run may write, files and folders
-    *(LOCK, RUNNING, "config.json", "graph.json", "history.csv", "log.txt", "status.json", "checkpoints", *JOURNALS),
+    *(LOCK, RUNNING, "config.json", "history.csv", "log.txt", "status.json", "checkpoints", *JOURNALS),
     *("runs.csv", "x.safetensors", "settings.json", "report.html", "history.png", "table.csv", "table.tex"),
     *("model.safetensors", "model.json", "model.py", "evaluation.json", "extension-*"),
     *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg", "pgf")),
@@ -46,12 +45,12 @@ def _is_one_of(name: str, patterns: Iterable[str]) -> bool:
 class RunFolder:
     """A run on disk, written as it happens and locked while in use.
 
-    `config.json` has everything needed to repeat the run, `graph.json` the graph of its nodes, `history.csv` grows by one
-    row per evaluation and run, `checkpoints/` holds the last few states, `log.txt` events and warnings, and `status.json`
-    how it ended. Processes among several add their events and what they sent (`Journal`). The trained model and its tests,
-    `model.json`, `model.safetensors` and `evaluation.json`, are written at the end. A process that writes holds `.lock`,
-    which excludes other writers, and `.running`, by which readers see that it runs: a reader never touches `.lock`, so it
-    cannot make a start fail.
+    `config.json` has everything needed to repeat the run, `history.csv` grows by one row per evaluation and run,
+    `checkpoints/` holds the last few states, `log.txt` events and warnings, and `status.json` how it ended. Processes among
+    several add their events and what they sent (`Journal`). The trained model and its tests, `model.json`,
+    `model.safetensors` and `evaluation.json`, are written at the end. A process that writes holds `.lock`, which excludes
+    other writers, and `.running`, by which readers see that it runs: a reader never touches `.lock`, so it cannot make a
+    start fail.
     """
 
     def __init__(
@@ -134,8 +133,8 @@ class RunFolder:
     def close(self) -> None:
         self.locks.close()
 
-    def begin(self, run: dict[str, Any], steps: int, graph: dict[str, Any] | None = None) -> None:
-        """Write the config, the graph and the status before the first step."""
+    def begin(self, run: dict[str, Any], steps: int) -> None:
+        """Write the config and the status before the first step."""
         self.steps = steps
         if self.resume and self.config.get("versions") != versions():
             self.log(f"Begun with other versions than {versions()}: the last digits may differ.")
@@ -144,8 +143,6 @@ class RunFolder:
             looks = looks_of(rule for rule, *_ in run.get("rule", ()))
             self.config |= {"rules": looks} if looks else {}
             self.write_config()
-            if graph is not None:
-                self._write("graph.json", json.dumps(graph).encode())
         self.status("running", 0, steps)
         for line in self.warnings:
             self.log(line)

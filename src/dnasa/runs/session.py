@@ -20,7 +20,6 @@ from dnasa.files import to_json
 from dnasa.rules.registry import VariantGroup
 from dnasa.runs import checkpoints
 from dnasa.runs.folder import RunFolder, logging_warnings
-from dnasa.runs.graph import graph_json
 from dnasa.runs.history import Recorder
 from dnasa.runs.journal import Journal
 from dnasa.runs.names import node_name, node_names
@@ -49,7 +48,7 @@ class Session:
             self._check_settings(folder.config.get("run", {}))
         if self.writer is not None:
             self.writer.open()
-            self.writer.begin(self.settings, steps, network.topology and graph_json(network.topology))
+            self.writer.begin(self.settings, steps)
         if folder is not None and not network.simulated:
             if not network.processes.own_folders:
                 network.processes.allgather_text("")  # the first process has cleared the folder of all
