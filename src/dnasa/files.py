@@ -15,7 +15,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, BinaryIO, TypeVar
 
-from dnasa.core import InputError, first_line
+from dnasa.checks import first_line
+from dnasa.core import InputError
 
 T = TypeVar("T")
 LARGEST = 2**30  # bytes of a file that is read as a whole

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from dnasa import networks
+from dnasa.checks import choose, whole
 from dnasa.cli import configs, pictures, plugins
 from dnasa.cli.exits import running
 from dnasa.cli.options import DTYPES, Options, flag, split
 from dnasa.cli.rendering import console, print_error, print_line, showing_warnings
-from dnasa.core import InputError, choose, whole
+from dnasa.core import InputError
 
 if TYPE_CHECKING:
     from dnasa.core import Channel, Network

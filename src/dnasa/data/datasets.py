@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.core import InputError, choose, first_line
+from dnasa.checks import choose, first_line
+from dnasa.core import InputError
 from dnasa.data.columns import as_float32
 from dnasa.data.dataset import Dataset
 from dnasa.data.reading import is_number, read_arrays, read_bytes, read_libsvm

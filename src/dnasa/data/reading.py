@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnasa import files
-from dnasa.core import InputError, first_line
+from dnasa.checks import first_line
+from dnasa.core import InputError
 from dnasa.data import images
 from dnasa.data.columns import MISSING_WORDS
 from dnasa.data.encoding import Encoding

@@ -9,19 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dnasa.arrays import like
-from dnasa.core import (
-    Array,
-    InputError,
-    Interrupted,
-    Network,
-    Rule,
-    RunError,
-    Schedule,
-    Sent,
-    Snapshot,
-    name_user_code,
-    nodes_text,
-)
+from dnasa.checks import name_user_code, nodes_text
+from dnasa.core import Array, InputError, Interrupted, Network, Rule, RunError, Schedule, Sent, Snapshot
 from dnasa.engine.late import Late, OwnNode
 from dnasa.engine.plan import Plan, RunOptions, make_plan, run_settings
 from dnasa.engine.recovery import (

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, crc32, like, stack, to_numpy
-from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, UserCode, positive, whole
+from dnasa.checks import UserCode, positive, whole
+from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule
 from dnasa.problems.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Variant, VariantGroup

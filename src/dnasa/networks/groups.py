@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 from dnasa.arrays import crc32
-from dnasa.core import Array, Channel, InputError, Network, RunError, first_line
+from dnasa.checks import first_line
+from dnasa.core import Array, Channel, InputError, Network, RunError
 from dnasa.networks import processes
 from dnasa.networks.torchdist import TorchTransport, as_tensor
 from dnasa.networks.transport import Message

@@ -19,7 +19,8 @@ import warnings
 from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
 
-from dnasa.core import InputError, ProcessLost, RunError, first_line
+from dnasa.checks import first_line
+from dnasa.core import InputError, ProcessLost, RunError
 from dnasa.networks.monitor import Monitor
 from dnasa.networks.processes import Traffic
 from dnasa.sites.file import Sites

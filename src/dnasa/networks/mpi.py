@@ -15,7 +15,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError, nodes_text
+from dnasa.checks import nodes_text
+from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError
 from dnasa.networks import processes
 from dnasa.networks.liveness import Heartbeat, HostProcess, Liveness, this_process
 from dnasa.networks.monitor import Monitor

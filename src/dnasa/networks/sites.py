@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dnasa.checks import first_line
 from dnasa.core import (
     Array,
     Channel,
@@ -26,7 +27,6 @@ from dnasa.core import (
     Processes,
     ProcessLost,
     RunError,
-    first_line,
 )
 from dnasa.networks import processes
 from dnasa.networks.mailbox import SiteMailbox

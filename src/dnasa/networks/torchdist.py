@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions
 
-from dnasa.core import Array, Channel, InputError, Network, RunError, first_line
+from dnasa.checks import first_line
+from dnasa.core import Array, Channel, InputError, Network, RunError
 from dnasa.networks import processes
 from dnasa.networks.liveness import Liveness
 from dnasa.networks.monitor import INTERVAL, Monitor, StoreBoard

@@ -7,7 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from dnasa.core import Array, RunError, nodes_text
+from dnasa.checks import nodes_text
+from dnasa.core import Array, RunError
 from dnasa.networks.liveness import Liveness
 
 Message = tuple[int, Array]  # the other process, and a contiguous buffer of bytes

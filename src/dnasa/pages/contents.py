@@ -4,9 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dnasa.checks import first_line
 from dnasa.comparing.plots import LABELS, LINEAR, Looks, colors
 from dnasa.comparing.run_table import data_name
-from dnasa.core import InputError, first_line
+from dnasa.core import InputError
 from dnasa.pages import parts
 from dnasa.pages.parts import AXES, text
 from dnasa.runs.folder import RunFolder

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate
-from dnasa.core import COLUMNS, Array, InputError, Network, Rule, UserCode
+from dnasa.checks import UserCode
+from dnasa.core import COLUMNS, Array, InputError, Network, Rule
 from dnasa.problems.prox import checked
 from dnasa.rules.registry import Variant, VariantGroup
 from dnasa.runs import metrics

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnasa.arrays import to_numpy
-from dnasa.core import Array, InputError, first_line
+from dnasa.checks import first_line
+from dnasa.core import Array, InputError
 from dnasa.files import fits, make_folder, read_bytes, read_json, to_json
 from dnasa.runs.own_files import OwnFiles
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import Any, NamedTuple, NoReturn
 
-from dnasa.core import first_line
+from dnasa.checks import first_line
 from dnasa.events import Events
 from dnasa.sites.connecting import (
     Door,

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dnasa.core import InputError, first_line
+from dnasa.checks import first_line
+from dnasa.core import InputError
 from dnasa.data import Encoding
 from dnasa.files import make_folder, read_bytes, read_json, refusing_damage, to_json
 from dnasa.runs.environment import versions
