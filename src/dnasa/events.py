@@ -5,14 +5,12 @@ The events go through the logger "dnasa.sites", so that whoever wants them adds 
 
 import json
 import logging
-from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 LOGGER = logging.getLogger("dnasa.sites")
 LOGGER.setLevel(logging.INFO)
-MOST_KEPT = 500  # events from before there was a run folder
 
 
 @dataclass(frozen=True)
@@ -27,9 +25,6 @@ class Events:
 
     def write(self, event: str, **fields: Any) -> None:
         """Write an event.
-
-        `connected`, `joined`, `disconnected`, `lost`, `barred` and `accused` have the field `peer`, `relaying` has `peers`,
-        and `refused` has `address`, `reason` and `count`, of the refusals of this address.
 
         Args:
             event: What happened, in a word.
@@ -66,11 +61,6 @@ def as_json(record: logging.LogRecord) -> dict[str, Any]:
     return {"time": time, "event": getattr(record, "event", record.msg), **getattr(record, "fields", {})}
 
 
-def is_from(record: logging.LogRecord, site: str) -> bool:
-    """Whether this is an event of that site."""
-    return getattr(record, "fields", {}).get("site") == site
-
-
 class JsonFormatter(logging.Formatter):
     """One line of JSON for each event."""
 
@@ -78,29 +68,12 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(as_json(record), default=str)
 
 
-class Kept(logging.Handler):
-    """The latest events of this process, for a run folder that begins after some of them."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.records: deque[logging.LogRecord] = deque(maxlen=MOST_KEPT)
+class Warnings(logging.Handler):
+    """Prints warnings where logging would, had the logger no handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep an event; print a warning where logging would, had the logger no handler."""
-        self.records.append(record)
-        if record.levelno >= logging.WARNING and not logging.getLogger().handlers and logging.lastResort:
+        if not logging.getLogger().handlers and logging.lastResort:
             logging.lastResort.handle(record)
 
-    def take(self, site: str) -> list[logging.LogRecord]:
-        """Remove the events of a site, and return them."""
-        self.acquire()
-        try:
-            taken = [record for record in self.records if is_from(record, site)]
-            self.records = deque((record for record in self.records if not is_from(record, site)), MOST_KEPT)
-        finally:
-            self.release()
-        return taken
 
-
-KEPT = Kept()
-LOGGER.addHandler(KEPT)
+LOGGER.addHandler(Warnings(logging.WARNING))

@@ -15,7 +15,7 @@ import dnasa
 from dnasa import pages
 from dnasa.core import Array, InputError
 from dnasa.pages import parts
-from dnasa.runs.graph import graph_json
+from dnasa.runs.folder import graph_json
 from dnasa.topology import Changing, Topology
 
 pytestmark = pytest.mark.xdist_group("pages")  # one process trains the runs

@@ -70,7 +70,7 @@ def prepare(
     With `validate`, the problem has validation rows, and its curves have enough points. A site calls `check`, with the
     arguments of `solve`, before it connects.
     """
-    from dnasa.runs.record import Record
+    from dnasa.runs.history import Record
     from dnasa.tasks.sources import SourceOptions, checked_summaries, make_source
 
     options, graph, channel, folder = begun

@@ -21,8 +21,8 @@ from dnasa.engine.plan import as_list, distinct
 from dnasa.files import fits
 from dnasa.rules.registry import COMPARED, Variant, check_used, find, variants
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.history import Record
 from dnasa.runs.own_files import LIST
-from dnasa.runs.record import Record
 from dnasa.runs.result import Result
 
 if TYPE_CHECKING:

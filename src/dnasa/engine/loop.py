@@ -27,9 +27,8 @@ from dnasa.engine.steppers import Stepper, check_state, explained
 from dnasa.problems.problem import check_problem
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
-from dnasa.runs.history import Evaluation, Recorder
+from dnasa.runs.history import Evaluation, Record, Recorder
 from dnasa.runs.progress import Progress, make_progress
-from dnasa.runs.record import Record
 from dnasa.runs.result import Result
 from dnasa.runs.session import Session
 from dnasa.runs.timing import Timeline, now

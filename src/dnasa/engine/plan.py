@@ -16,8 +16,8 @@ from dnasa.rules.registry import RULES, Variant, VariantGroup
 from dnasa.rules.schedules import constant
 from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.history import Record
 from dnasa.runs.progress import Progress
-from dnasa.runs.record import Record
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem

@@ -123,7 +123,6 @@ class _Reader:
             "lines": lines,
             "looks": looks,
             "sites": sites,
-            "members": attempt("", lambda: parts.members(path), []),
             "graph": graph,
             "tests": tests,
             "nodes": parts.nodes(sites, tests, None if lost else graph, lines),

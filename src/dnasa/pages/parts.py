@@ -13,9 +13,8 @@ from dnasa.comparing.plots import Looks, label, positions, title
 from dnasa.comparing.run_table import as_words
 from dnasa.core import COLUMNS, InputError
 from dnasa.files import fits, read_bytes, read_json
-from dnasa.runs.graph import MOST_EDGES
+from dnasa.runs.folder import MOST_EDGES
 from dnasa.runs.names import node_name
-from dnasa.runs.overview import read_overview
 from dnasa.runs.result import is_answer, parse_rows
 
 AXES = ("step", "epochs", "seconds", "clock_seconds", "messages", "bytes")  # what a curve can be drawn against
@@ -23,7 +22,6 @@ DIGITS = 7  # of the numbers in a page
 WHOLE = 2**53  # whole numbers below it are exact in a browser
 LARGEST_NUMBER = 1e300  # sums of a few smaller numbers do not overflow
 MOST_EVENTS = 200  # of a log, the last ones
-MOST_SITES = 1000
 MOST_CLASSES = 40  # of a confusion matrix
 MOST_COMPARED = 200  # methods of a comparison
 COMPARED = ("eta", "mean", "spread", "low", "high", "runs", "diverged", "difference")  # columns of its table
@@ -211,12 +209,6 @@ def warnings(path: Path) -> list[str]:
 def _lines(path: Path) -> list[str]:
     file = path / "log.txt"
     return read_bytes(file).decode(errors="replace").splitlines() if file.is_file() else []
-
-
-def members(path: Path) -> list[list[Any]]:
-    """The sites of a run between processes: name, state, since when, last step, bytes sent; from their events."""
-    found = read_overview(path).sites.items()
-    return [[text(name), text(s.state), text(s.since), short(s.step), short(s.bytes)] for name, s in found][:MOST_SITES]
 
 
 # ---------------------------------------------------------------- what failed

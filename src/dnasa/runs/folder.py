@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dnasa.runs.journal import Journal
+    from dnasa.topology import Topology
 
+MOST_EDGES = 5000  # stored and drawn
 STATES = ("running", "done", "interrupted", "failed", "diverged")
 JOURNALS = ("events-*.jsonl", "audit-*.jsonl")  # of each process among several; only ever appended to
 NAMES = (  # what a run may write, files and folders
@@ -145,57 +147,39 @@ class RunFolder:
             self.config |= {"rules": looks} if looks else {}
             self.write_config()
             if graph is not None:
-                self._write("graph.json", json.dumps(graph).encode())
+                self.own.write("graph.json", json.dumps(graph).encode())
         self.status("running", 0, steps)
         for line in self.warnings:
             self.log(line)
 
     def write_config(self) -> None:
-        self._write("config.json", to_json(self.config))
-
-    def _write(self, name: str, data: bytes, append: bool = False) -> None:
-        try:
-            self.own.append(name, data) if append else self.own.write(name, data)
-        except OSError as error:
-            raise RunError(
-                f"Cannot write {self.path / name}: {error.strerror}. Free some space, then resume."
-            ) from error
+        self.own.write("config.json", to_json(self.config))
 
     def status(self, state: str, step: int, steps: int) -> None:
-        self._write("status.json", to_json({"state": state, "step": step, "steps": steps}))
+        self.own.write("status.json", to_json({"state": state, "step": step, "steps": steps}))
 
     def log(self, line: str) -> None:
-        self._write("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode(), append=True)
+        self.own.append("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
 
     # ------------------------------------------------------------ history and checkpoints
 
     def append(self, rows: "pd.DataFrame") -> None:
         data = rows.to_csv(index=False, header=self.history_bytes == 0).encode()
-        self._write("history.csv", data, append=True)
+        self.own.append("history.csv", data)
         self.history_bytes += len(data)
         self.history_crc = zlib.crc32(data, self.history_crc)
 
-    def repair_history(self, rows: "pd.DataFrame", t: int) -> None:
-        """Keep the complete rows of a lost process before step t, and add those it did not write."""
-        lines = self._history().splitlines(keepends=True)
-        complete = [line for line in lines if line.endswith(b"\n")]
-        steps = [row["step"] for row in parse_rows(b"".join(complete).decode())]
-        data = b"".join(complete[:1] + [line for line, step in zip(complete[1:], steps, strict=True) if step < t])
-        self._write("history.csv", data)
-        self.history_bytes, self.history_crc = len(data), zlib.crc32(data)
-        if len(rows):  # there is none before the first evaluation
-            missing = rows[~rows.step.isin(steps) & (rows.step < t)]
-            if len(missing):
-                self.append(missing)
+    def rewrite_history(self, rows: "pd.DataFrame") -> None:
+        """Replace history.csv, of which an evaluation is made again."""
+        self.own.write("history.csv", b"")
+        self.history_bytes = self.history_crc = 0
+        if len(rows):
+            self.append(rows)
 
     def save(self, step: int, arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> None:
         notes = notes | {"history": [self.history_bytes, self.history_crc]}
-        folder = self.path / "checkpoints"
-        try:
-            self.own.sync("history.csv")  # a checkpoint must never be newer than its history
-        except OSError as error:
-            raise checkpoints.not_written(folder, step, error) from error
-        checkpoints.save(folder, Checkpoint(step, arrays, notes), self.own)
+        self.own.sync("history.csv")  # a checkpoint must never be newer than its history
+        checkpoints.save(self.path / "checkpoints", Checkpoint(step, arrays, notes), self.own)
         self.log(f"Checkpoint of step {step}.")
 
     def newest(self) -> Path | None:
@@ -225,7 +209,7 @@ class RunFolder:
         """history.csv up to the checkpoint; the rows after it are removed, since these steps are made again."""
         self.history_bytes, self.history_crc = checkpoint.notes["history"] if checkpoint else (0, 0)
         history = self._history()[: self.history_bytes]
-        self._write("history.csv", history)
+        self.own.write("history.csv", history)
         return history.decode()
 
     def _history(self) -> bytes:
@@ -298,3 +282,23 @@ def _is_history(data: bytes) -> bool:
     except (ValueError, csv.Error):
         return False
     return all(None not in row and type(row.get("run")) is type(row.get("step")) is int for row in rows)
+
+
+def graph_json(topology: "Topology") -> dict[str, Any]:
+    """Name and nodes; unless it is too large, also its weighted edges and how many messages each node sends in an exchange.
+
+    An edge is [sender, receiver, weight]; on an undirected graph it stands for both directions. Of a graph that changes with
+    time, the weights and messages are averages over a period.
+    """
+    out: dict[str, Any] = {"name": topology.name, "nodes": topology.nodes, "directed": topology.directed}
+    if topology.messages <= MOST_EDGES * (1 if topology.directed else 2):
+        edges = topology.graph.edges(data="weight")
+        out |= {"rho": float(topology.rho), "edges": [[int(i), int(j), float(w)] for i, j, w in edges]}
+        out["messages"] = np.mean([_sent(each) for each in topology.each], axis=0).tolist()
+    return out
+
+
+def _sent(topology: "Topology") -> np.ndarray:
+    """How many others receive from each node."""
+    W = topology.sparse
+    return (W != 0).sum(axis=0) - (W.diagonal() != 0)

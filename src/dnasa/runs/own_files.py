@@ -6,8 +6,8 @@ same time, such as a run and `dnasa report --html`, so the list is changed under
 """
 
 import os
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -113,43 +113,48 @@ class OwnFiles:
     def _locked(self) -> AbstractContextManager[Any]:
         return locks.acquire(self.path / LIST_LOCK, wait=True) or nullcontext()
 
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[Path]:
+        try:
+            yield self.inside(name)
+        except OSError as error:
+            raise RunError(
+                f"Cannot write {self.path / name}: {error.strerror}. Free some space, then resume."
+            ) from error
+
     def write(self, name: str, data: bytes) -> Path:
         """Write a file, completely or not at all."""
-        path = self.inside(name)
-        self.begin()
-        with self._locked():
-            self._claim([name])
-            if path.parent != self.path:
-                path.parent.mkdir(exist_ok=True)
-            self._write(path, data)
+        with self._writing(name) as path:
+            self.begin()
+            with self._locked():
+                self._claim([name])
+                if path.parent != self.path:
+                    path.parent.mkdir(exist_ok=True)
+                self._write(path, data)
         return path
 
     def save(self, files: Mapping[str, bytes]) -> Path:
         """Write several files; returns the folder."""
-        try:
-            for name, data in files.items():
-                self.write(name, data)
-        except OSError as error:
-            raise RunError(
-                f"Cannot write to {self.path}: {error.strerror}. Free some space, or choose another folder."
-            ) from error
+        for name, data in files.items():
+            self.write(name, data)
         return self.path
 
     def append(self, name: str, data: bytes) -> None:
-        self.claim([name])
-        path = self.inside(name)
-        with open_regular(path, append=True) as file:
-            if os.fstat(file.fileno()).st_nlink == 1:
-                file.write(data)
-                return
-        self.write(name, read_bytes(path) + data)  # a hard link: the file has another name elsewhere
+        with self._writing(name) as path:
+            self.claim([name])
+            with open_regular(path, append=True) as file:
+                if os.fstat(file.fileno()).st_nlink == 1:
+                    file.write(data)
+                    return
+            self.write(name, read_bytes(path) + data)  # a hard link: the file has another name elsewhere
 
     def sync(self, name: str) -> None:
         """Sync what was appended and the list, so that they survive a power failure."""
-        self.claim([name])
-        for each in (name, LIST):
-            with open_regular(self.inside(each), append=True) as file:
-                os.fsync(file.fileno())
+        with self._writing(name):
+            self.claim([name])
+            for each in (name, LIST):
+                with open_regular(self.inside(each), append=True) as file:
+                    os.fsync(file.fileno())
 
     def rename(self, name: str, new: str) -> None:
         self.claim([new])

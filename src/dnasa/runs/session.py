@@ -19,8 +19,7 @@ from dnasa.events import Events
 from dnasa.files import to_json
 from dnasa.rules.registry import VariantGroup
 from dnasa.runs import checkpoints
-from dnasa.runs.folder import RunFolder, logging_warnings
-from dnasa.runs.graph import graph_json
+from dnasa.runs.folder import RunFolder, graph_json, logging_warnings
 from dnasa.runs.history import Recorder
 from dnasa.runs.journal import Journal
 from dnasa.runs.names import node_name, node_names
@@ -193,17 +192,14 @@ class Session:
             self.journal.detach()
 
     def continue_with(self, network: Network, recorder: Recorder, lost: list[int], joined: list[int], t: int) -> None:
-        """Continue with the processes that are there now; the first of them writes from here on, or each of them."""
-        before, self.network = self.writer, network
+        """Continue with the processes that are there now."""
+        self.network = network
         for event, nodes in (("lost", lost), ("joined", joined)):
             for node in nodes:
                 self.events.write(event, peer=node_name(self.names, node), step=t, members=network.nodes)
-        if self.writer is not None and before is None:
-            self.writer.resume = True
-            self.writer.open()
         if self.writer is not None:
             recorder.discard(t)
-            self.writer.repair_history(recorder.frame(), t)
+            self.writer.rewrite_history(recorder.frame())
         if lost:
             self.log(f"Lost {node_names(self.names, lost)} and their data at step {t}; {network.nodes} continue.")
         if joined:
