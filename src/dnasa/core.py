@@ -62,12 +62,7 @@ COLUMNS = (
 
 
 class InputError(ValueError):
-    """A user's mistake: one line that names the cause and the remedy, even where quoted names contain line breaks.
-
-    Args:
-        message: The text; its lines are joined to one.
-        kind: What other sites may know of it: no values, no rows.
-    """
+    """A user's mistake: one line that names the cause and the remedy; `kind` is what other sites may know of it."""
 
     def __init__(self, message: str = "", kind: str = ""):
         super().__init__(" ".join(message.splitlines()))
@@ -184,11 +179,6 @@ class Rule(NamedTuple):
     needs: Needs = Needs()
     form: Any = None
     stepsize: Callable[[State, int], Any] | None = None
-
-    def __repr__(self) -> str:
-        name = getattr(self.early or self.send, "__qualname__", "").partition(".")[0]
-        own = [field for field, default in self._field_defaults.items() if getattr(self, field) is not default]
-        return f"Rule {name} with {', '.join(own)}" if own else f"Rule {name}"
 
     @property
     def hides(self) -> bool:
@@ -314,9 +304,6 @@ class Channel(NamedTuple):
     size: Callable[[Array, int, int], float] | None = None
     fixed_graph: bool = False
     symmetric: bool = False
-
-    def __repr__(self) -> str:
-        return f"Channel {self.settings}"
 
     @property
     def name(self) -> str:
@@ -473,12 +460,10 @@ class Network:
 
     @property
     def rank(self) -> int:
-        """The number of this process."""
         return self.processes.rank
 
     @property
     def local_nodes(self) -> range:
-        """The nodes of this process."""
         return self.processes.local_nodes
 
     def exchanges(self, t: int) -> range:

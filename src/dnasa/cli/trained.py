@@ -10,7 +10,7 @@ import typer
 
 from dnasa.cli import configs, rendering
 from dnasa.cli.options import Options, takes
-from dnasa.cli.rendering import console, frame_table, print_line, print_wide
+from dnasa.cli.rendering import print_line, print_table
 from dnasa.core import InputError, RunError
 from dnasa.files import write_output
 from dnasa.runs.own_files import OwnFiles
@@ -84,21 +84,17 @@ def report(
     result, run = Result.load(folder), RunFolder(folder, resume=True)
     measured = evaluation.read(folder)
     options = configs.without_unused(configs.options_of(run.config))
-    console.print(
-        rendering.settings_table(
-            settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}"
-        )
-    )
+    print_table(settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}")
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
-        console.print(rendering.history_table(some, _variant(dict(zip(keys, values, strict=True)), run.looks)))
+        rendering.print_history(some, _variant(dict(zip(keys, values, strict=True)), run.looks))
     rendering.print_kept(result)
     rendering.print_lost_nodes(result.settings, run.sites)
     for line in warnings(folder):
         print_line(f"Warning: {line}")
     print_line(rendering.timing_line(result))
     for title, table in tables(measured, run.sites) if measured else ():
-        print_wide(frame_table(table, title))
+        print_table(table, title)
 
 
 def _write_page(folder: Path, file: Path | None) -> None:
