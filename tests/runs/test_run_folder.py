@@ -8,7 +8,7 @@ import pytest
 from test_resume import TRAIN, fail_at, history, run, small
 
 from dnasa.core import InputError
-from dnasa.runs import checkpoints, locks
+from dnasa.runs import checkpoints, own_files
 from dnasa.runs.folder import RunFolder
 
 
@@ -59,7 +59,7 @@ def test_history_is_on_disk_as_it_happens(tmp_path: Path) -> None:
 
 def test_runs_are_saved_and_resumed_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Windows."""
-    monkeypatch.setattr(locks, "fcntl", None)
+    monkeypatch.setattr(own_files, "fcntl", None)
     fail_at(33, tmp_path / "a")
     small(tmp_path / "a", resume=True)
     assert RunFolder(tmp_path / "a", resume=True).state == "done"

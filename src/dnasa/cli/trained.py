@@ -11,7 +11,7 @@ import typer
 from dnasa.cli import configs, rendering
 from dnasa.cli.options import Options, takes
 from dnasa.cli.rendering import print_line, print_table
-from dnasa.core import InputError, RunError
+from dnasa.core import InputError
 from dnasa.files import write_output
 from dnasa.runs.own_files import OwnFiles
 
@@ -46,11 +46,8 @@ def save(folder: Path | None, source: "Source", result: "Result", network: "Netw
     from dnasa.trained.finished import save_run
 
     log = RunFolder(folder, resume=True).log if folder is not None and result.writes else None
-    try:
-        with logging_warnings(log) if log else nullcontext():
-            tested = save_run(folder, cast("Supervised", source.problem), source.rows, source.model, result, network)
-    except OSError as error:
-        raise RunError(f"Cannot write to {folder}: {error.strerror}. Free some space, then `dnasa resume`.") from error
+    with logging_warnings(log) if log else nullcontext():
+        tested = save_run(folder, cast("Supervised", source.problem), source.rows, source.model, result, network)
     if folder is None:
         return
     trust = " --trust" if configs.code_files({"model": source.model}) else ""

@@ -18,10 +18,10 @@ import numpy as np
 from dnasa.core import InputError, RunError
 from dnasa.files import check_folder, fits, make_folder, read_bytes, read_json, to_json
 from dnasa.rules.registry import BUILT_IN, RULES, Look, look
-from dnasa.runs import checkpoints, locks
+from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import FORMAT, Checkpoint, Damaged, check_format
 from dnasa.runs.environment import commit, hardware, versions
-from dnasa.runs.own_files import IN_USE, LIST, LOCK, RUNNING, OwnFiles
+from dnasa.runs.own_files import IN_USE, LIST, LIST_LOCK, LOCK, RUNNING, OwnFiles, acquire, is_held
 from dnasa.runs.result import parse_rows
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class RunFolder:
             if self.resume:
                 raise InputError(f"{self.path} has no list of the run's files ({LIST}): start again in another folder.")
             for path in self.path.glob("*"):
-                if path.name not in expected:
+                if path.name not in expected | {LIST_LOCK}:
                     raise InputError(
                         f"{self.path} holds files that are not of a run, such as {path.name}: choose an empty or a new folder."
                     )
@@ -118,11 +118,11 @@ class RunFolder:
         make_folder(self.path)
         try:
             self.own.claim((LOCK, RUNNING))
-            lock = locks.acquire(self.path / LOCK)
+            lock = acquire(self.path / LOCK)
             if lock is None:
                 raise InputError(f"{self.path} is in use by another run: wait for it, or choose another folder.")
             self.locks.enter_context(lock)
-            self.locks.enter_context(locks.acquire(self.path / RUNNING, wait=True) or nullcontext())
+            self.locks.enter_context(acquire(self.path / RUNNING, wait=True) or nullcontext())
             if not self.resume:
                 self.check()  # again: another run may have begun and ended since
                 journals = [name for name in self.own.names() if _is_one_of(name, JOURNALS)]
@@ -240,7 +240,7 @@ class RunFolder:
     @property
     def state(self) -> str:
         """running, done, interrupted, failed, diverged; killed if it says running but no process runs; else unknown."""
-        if locks.is_held(self.path / RUNNING):
+        if is_held(self.path / RUNNING):
             return "running"
         try:
             state = read_json(self.path / "status.json", "").get("state")

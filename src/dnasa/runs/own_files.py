@@ -3,17 +3,25 @@
 `files.json` lists them, each before it is created, so that no file is left unlisted whenever a process is killed. Whatever is
 not on the list is the user's. Nothing in the folder is followed through a symbolic link. Several processes may write at the
 same time, such as a run and `dnasa report --html`, so the list is changed under a lock.
+
+The operating system releases a lock when its process ends, however it ends. Where there is no `fcntl`, as on Windows, or the
+file system has no locks, nothing is locked.
 """
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from dnasa.core import InputError, RunError
 from dnasa.files import open_regular, read_bytes, read_json, to_json, write_durably
-from dnasa.runs import locks
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:
+    fcntl = None
 
 LIST, DRAFT, LIST_LOCK = "files.json", ".draft", ".files.lock"
 LOCK, RUNNING = ".lock", ".running"  # of a run
@@ -65,21 +73,12 @@ class OwnFiles:
 
     def begin(self) -> None:
         """Make a list, unless there is one."""
-        if self.begun:
-            return
-        others = [name for name in sorted(ALWAYS) if os.path.lexists(self.path / name)]
-        if others and not self.begun:  # another process may just have begun
-            raise self._not_ours(others[0])
-        draft = self.path / f"{DRAFT}-{os.urandom(4).hex()}"
-        write_durably(draft, _listing(()), sync=False)
-        try:
-            os.link(draft, self.path / LIST)  # it never replaces another one
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without hard links
-            os.replace(draft, self.path / LIST)
-        finally:
-            draft.unlink(missing_ok=True)
+        if not self.begun:
+            with self._locked():
+                if not self.begun:
+                    if os.path.lexists(self.path / DRAFT):
+                        raise self._not_ours(DRAFT)
+                    write_durably(self.path / LIST, _listing(()), self.path / DRAFT, sync=False)
 
     def claim(self, names: Collection[str]) -> None:
         """Put names on the list; an error if there is such a file already."""
@@ -111,7 +110,7 @@ class OwnFiles:
         write_durably(path, data, self.path / DRAFT, sync)
 
     def _locked(self) -> AbstractContextManager[Any]:
-        return locks.acquire(self.path / LIST_LOCK, wait=True) or nullcontext()
+        return acquire(self.path / LIST_LOCK, wait=True) or nullcontext()
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[Path]:
@@ -210,3 +209,32 @@ def _is_inside(name: object) -> bool:
         return False
     parts = PurePosixPath(name).parts
     return "/".join(parts) == name != "" and ".." not in parts and all(len(os.fsencode(part)) < 256 for part in parts)
+
+
+def acquire(path: Path, wait: bool = False) -> BinaryIO | None:
+    """An open file that holds the lock until it is closed; None if another process holds it and `wait` is not set."""
+    file = open_regular(path, append=True)
+    if not _lock(file, shared=False, wait=wait):
+        file.close()
+        return None
+    return file
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds the lock. Holds a shared lock for a moment, so `acquire` must wait on such a file."""
+    try:
+        with open_regular(path) as file:
+            return not _lock(file, shared=True, wait=False)
+    except OSError:
+        return False
+
+
+def _lock(file: BinaryIO, shared: bool, wait: bool) -> bool:
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return True

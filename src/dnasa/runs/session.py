@@ -178,18 +178,15 @@ class Session:
         if self.writer is not None:
             self.writer.log(line)
 
-    def end(self, state: str, t: int) -> None:
-        self._end_journal(state, t)
-        if self.writer is not None:
-            self.writer.status(state, t, self.steps)
-            self.writer.log(f"{state.capitalize()} at step {t}.")
-            self.writer.close()
-
-    def _end_journal(self, state: str, t: int) -> None:
+    def end(self, state: str, t: int, reason: str = ".") -> None:
         self.events.write("ended", state=state, step=t)
         if self.journal is not None:
-            self.journal.write(t)
             self.journal.detach()
+            self.journal.write(t)
+        if self.writer is not None:
+            self.writer.status(state, t, self.steps)
+            self.writer.log(f"{state.capitalize()} at step {t}{reason}")
+            self.writer.close()
 
     def continue_with(self, network: Network, recorder: Recorder, lost: list[int], joined: list[int], t: int) -> None:
         """Continue with the processes that are there now."""
@@ -228,12 +225,9 @@ class Session:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if kind is not None and kind is not Interrupted:
             with suppress(RunError):
-                self._end_journal("failed", self.t)
-        if self.writer is not None and kind is not None and kind is not Interrupted:
-            with suppress(RunError):
-                self.writer.status("failed", self.t, self.steps)
-                self.log(f"Failed at step {self.t}: {' '.join(str(error).split()) or kind.__name__}")
-            self.writer.close()
+                self.end("failed", self.t, f": {' '.join(str(error).split()) or kind.__name__}")
+            if self.writer is not None:
+                self.writer.close()
         self.hooks.close()
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
