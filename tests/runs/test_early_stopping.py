@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -100,17 +99,6 @@ def test_own_tables_stop_early_by_default_and_nothing_else_does(tmp_path: Path) 
     assert patience_of(tiny, on, target="y", early_stopping=True) == PATIENCE
     assert patience_of("digits", "off: it is the default for tables of your own", steps=10_000) is None
     assert patience_of("digits", on, early_stopping=True) == PATIENCE
-
-
-def test_a_test_file_leaves_early_stopping_on(tmp_path: Path) -> None:
-    """Validation rows come from the training rows, and test rows are all tested."""
-    table(tmp_path / "train.csv", 160)
-    table(tmp_path / "test.csv", 40)
-    chosen = SourceOptions(data=str(tmp_path), target="y", nodes=2, steps=200)
-    source = make_source(chosen, range(2), validate=False)
-    problem: Any = source.problem
-    assert source.patience == PATIENCE
-    assert (problem.test_total, sum(map(len, problem.validation)), sum(map(len, problem.shards))) == (40, 16, 144)
 
 
 @pytest.mark.parametrize(

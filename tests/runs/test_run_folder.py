@@ -8,7 +8,7 @@ import pytest
 from test_resume import TRAIN, fail_at, history, run, small
 
 from dnasa.core import InputError
-from dnasa.runs import checkpoints, own_files
+from dnasa.runs import own_files
 from dnasa.runs.folder import RunFolder
 
 
@@ -49,12 +49,6 @@ def test_runs_and_report_show_all_runs(tmp_path: Path) -> None:
     assert "gradient norm" in report.stdout.replace("\n", " ") or "gradient" in report.stdout
     assert run("report", "runs/c", cwd=tmp_path).returncode == 2
     assert run("runs", "nowhere", cwd=tmp_path).returncode == 2
-
-
-def test_history_is_on_disk_as_it_happens(tmp_path: Path) -> None:
-    fail_at(40, tmp_path / "a")
-    assert history(tmp_path / "a").step.tolist() == [0, 15, 30]
-    assert [checkpoints.step_of(p) for p in checkpoints.found(tmp_path / "a" / "checkpoints")] == [40, 30, 20]
 
 
 def test_runs_are_saved_and_resumed_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
