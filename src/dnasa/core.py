@@ -441,16 +441,7 @@ class Network:
     step_weights: Sequence[Any] = ()
 
     def __repr__(self) -> str:
-        parts, settings = [str(self.topology or f"{self.nodes:,} nodes")], self.settings
-        if not self.simulated:
-            parts.append(f"{len(self.local_nodes)} of them here")
-        if settings.rounds > 1:
-            parts.append(f"{settings.rounds} rounds")
-        if settings.every > 1:
-            parts.append(f"exchanges every {settings.every} steps")
-        if settings.channel:
-            parts.append(str(settings.channel))
-        return f"Network {', '.join(parts)}"
+        return f"Network {self.topology or f'{self.nodes:,} nodes'}, {len(self.local_nodes)} of them here"
 
     def __post_init__(self) -> None:
         missing = [name for name in ("local_nodes", "node_ids") if getattr(self.processes, name) is None]

@@ -1,6 +1,6 @@
-"""What happens at a site: networks and runs write events; the run folder and metrics are made of them.
+"""What happens in a run between sites: networks and runs write events; the run folder and the metrics are made of them.
 
-The events go through the logger "dnasa.sites", so that whoever wants them adds a handler, and nobody needs to be told where.
+The events go through the logger "dnasa.events", so that whoever wants them adds a handler, and nobody needs to be told where.
 """
 
 import json
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-LOGGER = logging.getLogger("dnasa.sites")
+LOGGER, LINES = logging.getLogger("dnasa.events"), logging.getLogger("dnasa.sites")
 LOGGER.setLevel(logging.INFO)
 
 
@@ -24,32 +24,16 @@ class Events:
     site: str
 
     def write(self, event: str, **fields: Any) -> None:
-        """Write an event.
-
-        Args:
-            event: What happened, in a word.
-            **fields: The details, which JSON can hold.
-        """
+        """Write an event: a word, and details that JSON can hold. The field `peer` names another site."""
         LOGGER.info(event, extra={"fields": {"site": self.site, **fields}})
 
     def warn(self, event: str, line: str, level: int = logging.WARNING, **fields: Any) -> None:
-        """Write an event that is also a line for people.
-
-        Args:
-            event: What happened, in a word.
-            line: The line.
-            level: That of the logger.
-            **fields: The details, which JSON can hold.
-        """
-        LOGGER.log(level, "%s", line, extra={"event": event, "fields": {"site": self.site, **fields}})
+        """Write an event, and a line for people at this level of the logger."""
+        LINES.log(level, "%s", line)
+        LOGGER.log(min(level, logging.INFO), event, extra={"fields": {"site": self.site, **fields}})
 
     def step(self, t: int, sent: Any) -> None:
-        """Say that t steps are done, to those who asked for every step.
-
-        Args:
-            t: The number of steps.
-            sent: The traffic of this process, or None.
-        """
+        """Say that t steps are done, with the traffic of this process, to those who asked for every step."""
         if LOGGER.isEnabledFor(logging.DEBUG):
             fields = {"site": self.site, "step": t, "bytes": sent and sent.bytes}
             LOGGER.debug("step", extra={"fields": fields})
@@ -58,7 +42,7 @@ class Events:
 def as_json(record: logging.LogRecord) -> dict[str, Any]:
     """An event with its time, in UTC."""
     time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-    return {"time": time, "event": getattr(record, "event", record.msg), **getattr(record, "fields", {})}
+    return {"time": time, "event": record.msg, **getattr(record, "fields", {})}
 
 
 class JsonFormatter(logging.Formatter):
@@ -66,14 +50,3 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps(as_json(record), default=str)
-
-
-class Warnings(logging.Handler):
-    """Prints warnings where logging would, had the logger no handler."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().handlers and logging.lastResort:
-            logging.lastResort.handle(record)
-
-
-LOGGER.addHandler(Warnings(logging.WARNING))

@@ -60,7 +60,8 @@ def train(context: typer.Context, options: Options) -> None:
         from dnasa.runs.exporter import Exporter
 
         Exporter(options.metrics_port)
-    method: Any = {"rule": inputs.rule_with_schedule(options), "eta": options.eta}
+    rule = ":".join(filter(None, (options.rule, options.schedule)))
+    method: Any = {"rule": rule, "eta": options.eta}
     begun = inputs.begin(context, options, [options.rule])
     options, graph, _, folder = begun
     source, shared = inputs.prepare(begun, check=partial(check, **method))

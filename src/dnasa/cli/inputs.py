@@ -74,10 +74,11 @@ def prepare(
     from dnasa.tasks.sources import SourceOptions, checked_summaries, make_source
 
     options, graph, channel, folder = begun
+    first = whole("A seed", options.seed, low=0)
     shared = {
         "steps": options.steps,
         "weight_decay": options.weight_decay,
-        "seed": seed_range(options.seed, options.seeds),
+        "seed": range(first, first + whole("--seeds", options.seeds, high=100_000)),
         "node_weights": options.weights_by and choose("value of --weights-by", options.weights_by, {"rows": "rows"}),
         "folder": folder,
     }
@@ -277,24 +278,10 @@ def check_comparison(options: Options) -> list[str]:
     return pictures.formats(options.format, options.style)
 
 
-def rule_with_schedule(options: Options) -> str:
-    """The rule as `solve` takes it, with its schedule in its name."""
-    if options.schedule is None:
-        return options.rule
-    if ":" in options.rule:
-        raise InputError(f"--rule {options.rule} names its schedule: leave out --schedule.")
-    return f"{options.rule}:{options.schedule}"
-
-
 def best_device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def seed_range(seed: int, seeds: int) -> range:
-    first, count = whole("A seed", seed, low=0), whole("--seeds", seeds, high=100_000)
-    return range(first, first + count)
 
 
 def numbers(text: str) -> list[float]:
