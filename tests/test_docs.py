@@ -3,7 +3,6 @@
 import inspect
 import re
 import runpy
-import subprocess
 import sys
 import textwrap
 import tomllib
@@ -110,24 +109,6 @@ def test_notebooks_run_and_are_stored_as_they_ran(path: Path, tmp_path: Path) ->
     stored = [[output.output_type for output in cell.outputs] for cell in code]
     NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert [[output.output_type for output in cell.outputs] for cell in code] == stored
-
-
-@pytest.mark.long
-def test_the_files_of_the_page_on_extending_work_on_the_command_line(tmp_path: Path) -> None:
-    for code in blocks("docs/extending.md", "python"):
-        if name := re.match(r"# (my_\w+\.py)\n", code):
-            (tmp_path / name[1]).write_text(code)
-    lines = [line for block in blocks("docs/extending.md", "") for line in block.splitlines()]
-    commands = [line for line in lines if line.startswith("dnasa ") or "my_" in line]
-    assert len(commands) == 6
-    shown = []
-    for line in commands:
-        words = ["-m", *line.split()] if line.startswith("dnasa ") else line.split()[1:]
-        program = [sys.executable, *words]
-        done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
-        assert done.returncode == 0, done.stderr
-        shown.append(done.stdout)
-    assert all("D-STORM" in text for text in shown[:2])
 
 
 def recipes() -> list[str]:

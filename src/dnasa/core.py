@@ -81,9 +81,6 @@ class Interrupted(RunError):
     """A stop was requested, and the run stopped after a complete step."""
 
 
-# ---------------------------------------------------------------- rules
-
-
 class Exchange(NamedTuple):
     """A further exchange of the same step.
 
@@ -123,8 +120,7 @@ class Needs(NamedTuple):
         directed: Whether the rule works on directed graphs; otherwise W must be symmetric.
         doubly_stochastic: Whether W must be doubly stochastic, so that the rule cannot be used with push-sum.
         fixed_graph: Whether W must be the same in every step.
-        late: Whether the rule converges where nodes do not wait for each other (`late`): its steps must not depend on how
-            often each node takes one, as with gradient tracking, and it must not have `then`.
+        late: Whether the rule, which has no `then`, converges where nodes do not wait for each other.
     """
 
     smallest_eigenvalue: float = -1.0
@@ -150,21 +146,17 @@ class Rule(NamedTuple):
     Attributes:
         init: `init(x)` makes the state, a NamedTuple of arrays, x first.
         send: `send(state, gradients, t)` gives the messages to exchange, if any, and the state until they arrive.
-        receive: `receive(state, messages)` takes the mixed messages in the order sent, early ones first; it gives the next
-            state.
+        receive: `receive(state, messages)` takes the mixed messages, early ones first, and gives the next state.
         then: Further exchanges of the same step, for methods that send on what they just received.
-        early: `early(state, t)` gives messages that need no gradient of this step. The first of them, mixed, is the next x, so
-            the next gradient can be computed while the other messages travel.
+        early: `early(state, t)` gives messages that need no gradient of this step. The first, mixed, is the next x.
         points: `points(state, t)` says where gradients are wanted, all on the same sample; by default at x.
         answer: `answer(state)` is what the user gets: x (the default), or an average of iterates.
-        restart: `restart(state)` is applied when nodes left or joined, which changes means over the nodes; it
-            resets each tracker to the value it tracks. By default the rule restarts at x.
+        restart: `restart(state)` is applied when nodes left or joined; by default the rule restarts at x.
         estimate: `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
         needs: What the rule needs of W.
-        form: A known form that the engine has a fast path for (`rules.forms`). Set it to None if you replace a function of the
-            rule: the engine trusts it.
-        stepsize: `stepsize(state, t)` is the factor of the direction in which x moves; weight decay is proportional to it. By
-            default the rule has no weight decay. Leave it out if the state has other iterates than x.
+        form: A form that the engine has a fast path for (`rules.forms`). Set it to None if you replace a function of the rule.
+        stepsize: `stepsize(state, t)` is the factor of the direction in which x moves, for weight decay; by default there is
+            none. Leave it out if the state has other iterates than x.
     """
 
     init: Callable[[Array], State]
@@ -215,9 +207,6 @@ def assign(*fields: str) -> Callable[[State, Messages], State]:
     return lambda state, mixed: state._replace(**dict(zip(fields, mixed, strict=True)))
 
 
-# ---------------------------------------------------------------- states as flat lists of named arrays
-
-
 def leaves(state: State, prefix: str = "") -> dict[str, Array]:
     """All arrays of a state by name, in order; those of nested tuples as `outer.inner`.
 
@@ -248,15 +237,11 @@ def with_x(state: State, x: Array) -> State:
     return rebuilt(state, arrays | {next(iter(arrays)): x})
 
 
-# ---------------------------------------------------------------- channels and networks
-
-
 class Multiply(Protocol):
     """The product with W of one step, a function of `(payloads, decode=None, weights=None)`.
 
-    Payloads have shape `(..., k, w)` and are all that travels. `decode` has, where they are encoded, the function that decodes
-    rows of each; it is called with this process's own rows first. `weights` replaces W for this product by a matrix with no
-    entries that W does not have.
+    Payloads have shape `(..., k, w)` and are all that travels. `decode` decodes rows of each payload, this process's own first.
+    `weights` replaces W for this product by a matrix with no entries that W does not have.
 
     Attributes:
         W: The sparse matrix of this step.
@@ -268,8 +253,6 @@ class Multiply(Protocol):
 
     def neighbours(self, payloads: Messages) -> "list[tuple[Array, Messages]]":
         """Send the payloads without mixing them. Returns weights and payloads, each time of one neighbour of every node here.
-
-        Nodes with fewer neighbours than others get themselves instead.
 
         Args:
             payloads: What this process's nodes send.
@@ -287,15 +270,14 @@ class Channel(NamedTuple):
     """How messages travel. Randomness is a function of (seed, t, node) alone.
 
     Attributes:
-        init: `init(message)` makes the memory for a message, a tuple of arrays with a row for each node. It is made again when
-            nodes leave or join.
+        init: `init(message)` makes the memory for a message, a tuple of arrays with a row for each node.
         exchange: `exchange(memory, messages, multiply, t, first)` gives the mixed messages and the memory after, an entry for
             each message. `first` is the number of the first of them within step t: a step may take several calls.
         settings: What a resumed run must agree on.
-        size: `size(message, number, t)` is the number of bytes of a node's row of this message, the `number`-th of step t, on
+        size: `size(message, number, t)` is the number of bytes that a node's row of the `number`-th message of step t has on
             the wire; None: those of its numbers.
-        fixed_graph: Whether the memory is valid for one W only: the channel is then refused on a graph that changes.
-        symmetric: Whether W must be symmetric: the channel is then refused on a directed graph.
+        fixed_graph: Whether the memory is valid for one W only.
+        symmetric: Whether W must be symmetric.
     """
 
     init: Callable[[Array], tuple[Array, ...]]

@@ -91,20 +91,6 @@ def test_train_trains_and_writes_its_files(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_compare_names_the_best_stepsize_and_the_diverged(tmp_path: Path) -> None:
-    done = run(
-        *"compare --problem least_squares --nodes 4 --steps 80 --seeds 2 --rules dsgd,dnasa --etas 0.001,0.01,1e160".split(),
-        "--out",
-        tmp_path / "b",
-    )
-    assert done.returncode == 0, done.stderr
-    assert "0.01" in done.stdout
-    assert "1e+160" in done.stdout
-    history = pd.read_csv(tmp_path / "b" / "history.csv")
-    assert history.groupby(["rule", "eta", "seed"], dropna=False).ngroups == 16  # two seeds more, to choose on
-    assert (tmp_path / "b" / "stepsizes.png").exists()
-
-
 @pytest.mark.pictures
 def test_topology_prints_and_draws(tmp_path: Path) -> None:
     done = run("topology", "ring", "--nodes", 8, "--plot", tmp_path / "ring.svg")
@@ -112,14 +98,6 @@ def test_topology_prints_and_draws(tmp_path: Path) -> None:
     assert "0.804738" in done.stdout
     assert "0.333" in done.stdout
     assert "<svg" in (tmp_path / "ring.svg").read_text()
-
-
-def test_topology_shows_the_matrices_of_a_changing_graph_one_by_one() -> None:
-    done = run("topology", "exact", "--nodes", 4)
-    assert "2; edges and degrees are averages, rho is per step" in done.stdout
-    assert [line for line in done.stdout.splitlines() if line.startswith("W of")] == ["W of step 0:", "W of step 1:"]
-    assert "[0.5 0.5 0.  0. ]" in done.stdout
-    assert "e-1" not in done.stdout
 
 
 def test_every_option_has_help() -> None:

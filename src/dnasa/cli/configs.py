@@ -36,9 +36,6 @@ SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")
 
 
-# ---------------------------------------------------------------- write
-
-
 def make_run_folder(context: typer.Context, options: Options) -> "RunFolder | None":
     """The run's folder with all options in its config; checked before the work begins."""
     from dnasa.runs.folder import RunFolder
@@ -99,9 +96,6 @@ def without_unused(options: dict[str, Any]) -> dict[str, Any]:
     unused = [] if options.get("problem") is None and options.get("shard_dir") is None else ["data"]
     unused += [] if options.get("shard_dir") is None else ["partition"]
     return {name: value for name, value in options.items() if name not in unused}
-
-
-# ---------------------------------------------------------------- read
 
 
 def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any]]:

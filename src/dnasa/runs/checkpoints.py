@@ -95,9 +95,6 @@ def check_format(path: Path, number: Any) -> None:
         )
 
 
-# ---------------------------------------------------------------- checks of the contents
-
-
 def _integer(value: Any) -> bool:
     return type(value) is int and abs(value) < 2**62
 

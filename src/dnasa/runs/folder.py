@@ -161,8 +161,6 @@ class RunFolder:
     def log(self, line: str) -> None:
         self.own.append("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
 
-    # ------------------------------------------------------------ history and checkpoints
-
     def append(self, rows: "pd.DataFrame") -> None:
         data = rows.to_csv(index=False, header=self.history_bytes == 0).encode()
         self.own.append("history.csv", data)
@@ -218,8 +216,6 @@ class RunFolder:
             return read_bytes(self.path / "history.csv")
         except OSError:
             return b""
-
-    # ------------------------------------------------------------ read
 
     @property
     def sites(self) -> list[str]:

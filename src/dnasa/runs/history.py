@@ -96,8 +96,6 @@ class Recorder:
     def all_diverged(self) -> bool:
         return self.divergence.all_runs
 
-    # ------------------------------------------------------------ evaluation
-
     def answers(self, snapshots: Sequence[Any]) -> Array:
         """What the user gets of every run and local node, (variants, seeds, k, d)."""
         return concatenate([_answer(group.rule, s.state) for group, s in zip(self.groups, snapshots, strict=True)])
@@ -233,8 +231,6 @@ class Recorder:
         has_eta = any(variant.eta is not None for variant in self.variants)
         return table if has_eta else table.drop(columns="eta", errors="ignore")
 
-    # ------------------------------------------------------------ for checkpoints and results
-
     def notes(self) -> dict[str, Any]:
         return self.divergence.notes() | {
             "seconds": time.perf_counter() - self.started - self.eval_seconds,
@@ -282,10 +278,9 @@ def _check_evaluated(local: Any, mean: Array) -> None:
     if not isinstance(local, Mapping):
         raise InputError(f"The problem's evaluate must return a dictionary of arrays, not {type(local).__name__}.")
     for name, value in local.items():
-        wanted, shape = tuple(mean.shape if name == "gradient" else mean.shape[:-1]), getattr(value, "shape", None)
-        if shape is None or tuple(shape) != wanted:
-            kind = f"is of type {type(value).__name__}" if shape is None else f"has shape {tuple(shape)}"
-            raise InputError(f"'{name}' of the problem's evaluate {kind}: return an array of shape {wanted}.")
+        wanted = tuple(mean.shape if name == "gradient" else mean.shape[:-1])
+        if tuple(getattr(value, "shape", ())) != wanted:
+            raise InputError(f"'{name}' of the problem's evaluate must be an array of shape {wanted}.")
 
 
 def _by_run(a: Array, axes: int) -> Array:

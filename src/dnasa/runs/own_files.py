@@ -69,8 +69,6 @@ class OwnFiles:
                 kind = "a symbolic link" if path.is_symlink() else "not a regular file"
                 raise InputError(f"{path} is {kind}: replace it with the file of the run, or choose another folder.")
 
-    # ------------------------------------------------------------ write
-
     def begin(self) -> None:
         """Make a list, unless there is one."""
         if not self.begun:
@@ -159,8 +157,6 @@ class OwnFiles:
         self.claim([new])
         os.replace(self.inside(name), self.inside(new))
         self.forget(name)
-
-    # ------------------------------------------------------------ remove
 
     def remove(self, name: str) -> None:
         self.inside(name).unlink(missing_ok=True)

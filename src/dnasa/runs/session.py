@@ -62,8 +62,6 @@ class Session:
         """The folder, in the process that writes to it."""
         return self.folder if self.network.processes.writes else None
 
-    # ------------------------------------------------------------ resume
-
     def restore(
         self, groups: Sequence[VariantGroup], snapshots: list[Snapshot], recorder: Recorder
     ) -> tuple[int, list[Snapshot]]:
@@ -112,8 +110,6 @@ class Session:
                     f"This is not the run that was saved: {name.replace('_', ' ')} was {value} and is "
                     f"{self.settings.get(name)} now. Resume with the same settings and data, or choose another folder."
                 )
-
-    # ------------------------------------------------------------ write
 
     def record(self, recorder: Recorder, t: int) -> None:
         """Append the rows of this evaluation to the history on disk; between processes, also the events and the audit."""
@@ -203,8 +199,6 @@ class Session:
             self.log(f"Joined at step {t}: {node_names(self.names, joined)}; {network.nodes} continue.")
         if not lost and not joined:
             self.log(f"An exchange failed at step {t}, with no process lost; all continue.")
-
-    # ------------------------------------------------------------ signals
 
     def __enter__(self) -> "Session":
         self.handlers: dict[int, Any] = {}
