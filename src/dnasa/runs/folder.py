@@ -70,7 +70,7 @@ class RunFolder:
         self.warnings: list[str] = []  # of what came before the run
         self.history_bytes = self.history_crc = 0
         if resume:
-            self.config = self.read_config()
+            self.config = read_json(self.path / "config.json", f"{self.path} holds no run to continue")
 
     def check(self) -> None:
         """Check that the folder can be used: continued, or replaced with `force`, if it is ours; otherwise it must be empty.
@@ -229,9 +229,6 @@ class RunFolder:
         stored = self.config.get("rules")
         entries = stored.items() if isinstance(stored, dict) else ()
         return {name: Look(*entry) for name, entry in entries if fits(entry, (str, _is_text, _is_text))}
-
-    def read_config(self) -> dict[str, Any]:
-        return read_json(self.path / "config.json", f"{self.path} holds no run to continue")
 
     @property
     def state(self) -> str:

@@ -32,9 +32,6 @@ class Evaluation(NamedTuple):
     rows: list[dict[str, Any]]
     mean: Array
 
-    def __repr__(self) -> str:
-        return f"Evaluation at step {self.step} of {len(self.rows)} runs, means of shape {tuple(self.mean.shape)}"
-
 
 @dataclass(frozen=True)
 class Record:
