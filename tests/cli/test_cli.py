@@ -55,7 +55,7 @@ def test_a_warning_of_a_run_is_one_line_on_standard_error_and_in_its_folder(quie
     assert f"Warning: {line}\n" in run("report", tmp_path / "run").stdout
 
 
-@pytest.mark.parametrize("saving", ["--compress topk:0.5", "--every 2", ""])
+@pytest.mark.parametrize("saving", ["--compress moniqua:8", "--compress bfloat16", "--every 2", ""])
 def test_who_saves_bytes_sees_how_many_were_sent(saving: str, tmp_path: Path) -> None:
     words = f"train --problem least_squares --nodes 4 --topology ring --steps 6 --seeds 2 {saving} --out"
     done = run(*words.split(), tmp_path / "run")
@@ -69,7 +69,7 @@ def test_nodes_need_not_wait_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     links, out = tmp_path / "links.toml", tmp_path / "run"
-    links.write_text("compute = [0.1, 0.1, 0.5, 0.1]\nbandwidth = 1000\nlatency = [10, 200]\nloss = 0.02\n")
+    links.write_text("compute = [0.1, 0.1, 0.5, 0.1]\nbandwidth = 1000\nlatency = 50\n")
     words = ["train", *"--problem least_squares --nodes 4 --steps 40 --late 8 --clock".split(), links, "--out", out]
     done = run(*words)
     assert "exponential" in done.stdout, done.stderr
@@ -170,7 +170,6 @@ def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> No
         ("data wat", "Unknown data 'wat'"),
         ("train --problem spike --data digits", "--data and --problem cannot be combined"),
         ("train --shard-dir . --data digits", "--data and --shard-dir cannot be combined"),
-        ("train --timeout inf", "The timeout must be a number of seconds"),
         ("compare --problem spike --etas 0.1,1,0.1", "The eta 0.1 is given twice"),
         ("compare --problem spike --rules dnasa,dsgd,dnasa", "The rule dnasa is given twice"),
         ("train --drop 0.1 --rounds 2", "one round per exchange"),

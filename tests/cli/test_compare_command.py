@@ -42,7 +42,8 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
 def test_the_title_names_everything_that_defines_the_experiment() -> None:
     usual: dict[str, object] = {"data": "digits", "partition": "iid", "nodes": 8, "steps": 1000, "seeds": 1}
     assert experiment(usual, "ring", 1) == "digits: 8 nodes, ring, 1,000 steps, 1 mixing round per exchange"
-    other: dict[str, object] = {"partition": "by_label", "compress": "topk:0.01", "drop": 0.1, "every": 2}
+    other: dict[str, object] = {"partition": "by_label", "compress": "topk:0.01"}
+    other |= {"drop": 0.1, "every": 2}
     assert experiment(usual | other, "ring", 2) == (
         "digits, by_label: 8 nodes, ring, 1,000 steps, 2 mixing rounds per exchange every 2 steps, messages compressed by "
         "topk:0.01, links fail with probability 0.1"

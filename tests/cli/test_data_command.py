@@ -115,7 +115,10 @@ def test_sites_in_other_units_and_sites_of_very_different_sizes_are_named(tmp_pa
             "train --data x.csv --model gpt --target price",
             "--target is for tables of your own, and gpt is a model of text",
         ),
-        ("train --data digits --task regression", "--task is for tables of your own"),
+        (
+            "train --data digits --task regression",
+            "--task is for tables of your own, and digits is known: leave it out",
+        ),
         ("train --problem spike --target y", "--target belongs to --data"),
         ("train --data FILE --target price --task wat", "Unknown task 'wat'"),
         ("train --data FILE --target street --task regression", "holds text: a regression needs numbers"),
