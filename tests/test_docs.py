@@ -3,7 +3,6 @@
 import inspect
 import re
 import runpy
-import subprocess
 import sys
 import textwrap
 import tomllib
@@ -17,7 +16,7 @@ import griffe
 import nbformat
 import numpy as np
 import pytest
-from launching import PATIENCE, launch, run_script
+from launching import PATIENCE, run_script
 from nbclient import NotebookClient
 
 from dnasa import schedules, simulate, topology
@@ -101,16 +100,6 @@ def test_the_python_and_the_commands_of_a_page_form_a_program(page: str, tmp_pat
         assert (tmp_path / name).stat().st_size > size
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("engine", ["mpi", "torch"])
-def test_the_program_of_the_tutorial_on_training_runs_as_real_processes(engine: str, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(blocks("docs/tutorial-train.md", "python")[0])
-    done = launch(engine, 2, "train.py", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "node 0 of 2" in done.stdout
-    assert "node 1 of 2" in done.stdout
-
-
 @pytest.mark.docs
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run_and_are_stored_as_they_ran(path: Path, tmp_path: Path) -> None:
@@ -120,24 +109,6 @@ def test_notebooks_run_and_are_stored_as_they_ran(path: Path, tmp_path: Path) ->
     stored = [[output.output_type for output in cell.outputs] for cell in code]
     NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert [[output.output_type for output in cell.outputs] for cell in code] == stored
-
-
-@pytest.mark.long
-def test_the_files_of_the_page_on_extending_work_on_the_command_line(tmp_path: Path) -> None:
-    for code in blocks("docs/extending.md", "python"):
-        if name := re.match(r"# (my_\w+\.py)\n", code):
-            (tmp_path / name[1]).write_text(code)
-    lines = [line for block in blocks("docs/extending.md", "") for line in block.splitlines()]
-    commands = [line for line in lines if line.startswith("dnasa ") or "my_" in line]
-    assert len(commands) == 6
-    shown = []
-    for line in commands:
-        words = ["-m", *line.split()] if line.startswith("dnasa ") else line.split()[1:]
-        program = [sys.executable, *words]
-        done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
-        assert done.returncode == 0, done.stderr
-        shown.append(done.stdout)
-    assert all("D-STORM" in text for text in shown[:2])
 
 
 def recipes() -> list[str]:
@@ -211,18 +182,6 @@ def test_commands_and_options_shown_exist() -> None:
         known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
         given = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest))
         assert given <= known, f"dnasa {name}: {given - known}"
-
-
-def test_the_readme_begins_with_the_commands_that_ci_runs() -> None:
-    first = blocks("README.md", "")[0]
-    commands = re.findall(r"^(git clone|make \w+)", first, re.M)
-    assert commands == ["git clone", "make run", "make test"]
-    assert set(commands[1:]) <= set((ROOT / ".ci/run").read_text().splitlines())
-
-
-def test_make_run_does_not_install_the_tools_of_developers() -> None:
-    plan = subprocess.run(["make", "-nB", "run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert re.findall(r'-c constraints.txt (?:-e )?"(.*)"', plan) == [".[torch,data,plot]"]
 
 
 def test_the_page_on_installing_has_every_extra() -> None:

@@ -105,10 +105,3 @@ def test_the_version_has_one_place() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "dnasa.__version__"}
     assert dnasa.__version__.removesuffix(".dev0") in (ROOT / "CHANGELOG.md").read_text()
-
-
-def test_the_extra_all_has_every_other_for_users() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    everything = extras.pop("all")
-    del extras["docs"], extras["dev"]
-    assert everything == [f"dnasa[{','.join(extras)}]"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dnasa.engine.loop import solve
     from dnasa.engine.simulate import simulate
     from dnasa.networks import connect
-    from dnasa.runs.record import Record
+    from dnasa.runs.history import Record
     from dnasa.runs.result import Result
     from dnasa.tasks.tasks import on_shards
     from dnasa.trained import load
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 ELSEWHERE = {
-    "Record": "dnasa.runs.record",
+    "Record": "dnasa.runs.history",
     "Result": "dnasa.runs.result",
     "connect": "dnasa.networks",
     "load": "dnasa.trained",

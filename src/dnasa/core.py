@@ -5,7 +5,7 @@ node's own). Leading axes are independent runs, so that a whole grid search is o
 """
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -62,11 +62,7 @@ COLUMNS = (
 
 
 class InputError(ValueError):
-    """A user's mistake: one line that names the cause and the remedy, even where quoted names contain line breaks.
-
-    Args:
-        message: The text; its lines are joined to one.
-    """
+    """A user's mistake: one line that names the cause and the remedy, even where quoted names contain line breaks."""
 
     def __init__(self, message: str = ""):
         super().__init__(" ".join(message.splitlines()))
@@ -82,38 +78,6 @@ class ProcessLost(RunError):
 
 class Interrupted(RunError):
     """A stop was requested, and the run stopped after a complete step."""
-
-
-def name_user_code(error: BaseException | None, what: Callable[[], str]) -> None:
-    """Raise an exception of a user's function again as one line that names the function, with the exception as its cause."""
-    if isinstance(error, Exception) and not isinstance(error, (InputError, RunError, MemoryError)):
-        text = ": ".join(filter(None, (type(error).__name__, str(error).rstrip("."))))
-        raise InputError(f"{what()} raised {text}.") from error
-
-
-class UserCode:
-    """Wrap a call of the user's function with `name_user_code`; a call in every step has `try` instead, which costs nothing."""
-
-    def __init__(self, what: Callable[[], str]):
-        self.what = what
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        name_user_code(error, self.what)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message without its full stop; the kind of error if it has no message."""
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def nodes_text(nodes: Sequence[int]) -> str:
-    """These consecutive nodes, in words."""
-    return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {nodes[0]} to {nodes[-1]}"
-
-
-# ---------------------------------------------------------------- rules
 
 
 class Exchange(NamedTuple):
@@ -155,8 +119,7 @@ class Needs(NamedTuple):
         directed: Whether the rule works on directed graphs; otherwise W must be symmetric.
         doubly_stochastic: Whether W must be doubly stochastic, so that the rule cannot be used with push-sum.
         fixed_graph: Whether W must be the same in every step.
-        late: Whether the rule converges where nodes do not wait for each other (`late`): its steps must not depend on how
-            often each node takes one, as with gradient tracking, and it must not have `then`.
+        late: Whether the rule, which has no `then`, converges where nodes do not wait for each other.
     """
 
     smallest_eigenvalue: float = -1.0
@@ -182,21 +145,17 @@ class Rule(NamedTuple):
     Attributes:
         init: `init(x)` makes the state, a NamedTuple of arrays, x first.
         send: `send(state, gradients, t)` gives the messages to exchange, if any, and the state until they arrive.
-        receive: `receive(state, messages)` takes the mixed messages in the order sent, early ones first; it gives the next
-            state.
+        receive: `receive(state, messages)` takes the mixed messages, early ones first, and gives the next state.
         then: Further exchanges of the same step, for methods that send on what they just received.
-        early: `early(state, t)` gives messages that need no gradient of this step. The first of them, mixed, is the next x, so
-            the next gradient can be computed while the other messages travel.
+        early: `early(state, t)` gives messages that need no gradient of this step. The first, mixed, is the next x.
         points: `points(state, t)` says where gradients are wanted, all on the same sample; by default at x.
         answer: `answer(state)` is what the user gets: x (the default), or an average of iterates.
-        restart: `restart(state)` is applied when nodes left or joined, which changes means over the nodes; it
-            resets each tracker to the value it tracks. By default the rule restarts at x.
+        restart: `restart(state)` is applied when nodes left or joined; by default the rule restarts at x.
         estimate: `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
         needs: What the rule needs of W.
-        form: A known form that the engine has a fast path for (`rules.forms`). Set it to None if you replace a function of the
-            rule: the engine trusts it.
-        stepsize: `stepsize(state, t)` is the factor of the direction in which x moves; weight decay is proportional to it. By
-            default the rule has no weight decay. Leave it out if the state has other iterates than x.
+        form: A form that the engine has a fast path for (`rules.forms`). Set it to None if you replace a function of the rule.
+        stepsize: `stepsize(state, t)` is the factor of the direction in which x moves, for weight decay; by default there is
+            none. Leave it out if the state has other iterates than x.
     """
 
     init: Callable[[Array], State]
@@ -211,11 +170,6 @@ class Rule(NamedTuple):
     needs: Needs = Needs()
     form: Any = None
     stepsize: Callable[[State, int], Any] | None = None
-
-    def __repr__(self) -> str:
-        name = getattr(self.early or self.send, "__qualname__", "").partition(".")[0]
-        own = [field for field, default in self._field_defaults.items() if getattr(self, field) is not default]
-        return f"Rule {name} with {', '.join(own)}" if own else f"Rule {name}"
 
     @property
     def hides(self) -> bool:
@@ -252,9 +206,6 @@ def assign(*fields: str) -> Callable[[State, Messages], State]:
     return lambda state, mixed: state._replace(**dict(zip(fields, mixed, strict=True)))
 
 
-# ---------------------------------------------------------------- states as flat lists of named arrays
-
-
 def leaves(state: State, prefix: str = "") -> dict[str, Array]:
     """All arrays of a state by name, in order; those of nested tuples as `outer.inner`.
 
@@ -285,15 +236,11 @@ def with_x(state: State, x: Array) -> State:
     return rebuilt(state, arrays | {next(iter(arrays)): x})
 
 
-# ---------------------------------------------------------------- channels and networks
-
-
 class Multiply(Protocol):
     """The product with W of one step, a function of `(payloads, decode=None, weights=None)`.
 
-    Payloads have shape `(..., k, w)` and are all that travels. `decode` has, where they are encoded, the function that decodes
-    rows of each; it is called with this process's own rows first. `weights` replaces W for this product by a matrix with no
-    entries that W does not have.
+    Payloads have shape `(..., k, w)` and are all that travels. `decode` decodes rows of each payload, this process's own first.
+    `weights` replaces W for this product by a matrix with no entries that W does not have.
 
     Attributes:
         W: The sparse matrix of this step.
@@ -305,8 +252,6 @@ class Multiply(Protocol):
 
     def neighbours(self, payloads: Messages) -> "list[tuple[Array, Messages]]":
         """Send the payloads without mixing them. Returns weights and payloads, each time of one neighbour of every node here.
-
-        Nodes with fewer neighbours than others get themselves instead.
 
         Args:
             payloads: What this process's nodes send.
@@ -324,15 +269,14 @@ class Channel(NamedTuple):
     """How messages travel. Randomness is a function of (seed, t, node) alone.
 
     Attributes:
-        init: `init(message)` makes the memory for a message, a tuple of arrays with a row for each node. It is made again when
-            nodes leave or join.
+        init: `init(message)` makes the memory for a message, a tuple of arrays with a row for each node.
         exchange: `exchange(memory, messages, multiply, t, first)` gives the mixed messages and the memory after, an entry for
             each message. `first` is the number of the first of them within step t: a step may take several calls.
         settings: What a resumed run must agree on.
-        size: `size(message, number, t)` is the number of bytes of a node's row of this message, the `number`-th of step t, on
+        size: `size(message, number, t)` is the number of bytes that a node's row of the `number`-th message of step t has on
             the wire; None: those of its numbers.
-        fixed_graph: Whether the memory is valid for one W only: the channel is then refused on a graph that changes.
-        symmetric: Whether W must be symmetric: the channel is then refused on a directed graph.
+        fixed_graph: Whether the memory is valid for one W only.
+        symmetric: Whether W must be symmetric.
     """
 
     init: Callable[[Array], tuple[Array, ...]]
@@ -341,9 +285,6 @@ class Channel(NamedTuple):
     size: Callable[[Array, int, int], float] | None = None
     fixed_graph: bool = False
     symmetric: bool = False
-
-    def __repr__(self) -> str:
-        return f"Channel {self.settings}"
 
     @property
     def name(self) -> str:
@@ -479,16 +420,7 @@ class Network:
     step_weights: Sequence[Any] = ()
 
     def __repr__(self) -> str:
-        parts, settings = [str(self.topology or f"{self.nodes:,} nodes")], self.settings
-        if not self.simulated:
-            parts.append(f"{len(self.local_nodes)} of them here")
-        if settings.rounds > 1:
-            parts.append(f"{settings.rounds} rounds")
-        if settings.every > 1:
-            parts.append(f"exchanges every {settings.every} steps")
-        if settings.channel:
-            parts.append(str(settings.channel))
-        return f"Network {', '.join(parts)}"
+        return f"Network {self.topology or f'{self.nodes:,} nodes'}, {len(self.local_nodes)} of them here"
 
     def __post_init__(self) -> None:
         missing = [name for name in ("local_nodes", "node_ids") if getattr(self.processes, name) is None]
@@ -498,12 +430,10 @@ class Network:
 
     @property
     def rank(self) -> int:
-        """The number of this process."""
         return self.processes.rank
 
     @property
     def local_nodes(self) -> range:
-        """The nodes of this process."""
         return self.processes.local_nodes
 
     def exchanges(self, t: int) -> range:
@@ -586,49 +516,3 @@ class Snapshot(NamedTuple):
     def restarted(self, rule: Rule) -> "Snapshot":
         """The snapshot after nodes left or joined: the rule restarts, and the channel forgets what was sent."""
         return Snapshot(rule.restarted(self.state), {}, self.sent)
-
-
-# ---------------------------------------------------------------- checks of what users give
-
-
-def whole(name: str, value: Any, low: int = 1, high: int = 2**62) -> int:
-    """Refuse anything but a whole number in that range."""
-    try:
-        number = int(value)
-        exact = not isinstance(value, bool) and number == value
-    except (TypeError, ValueError, OverflowError):
-        exact = False
-    if not exact or not low <= number <= high:
-        wanted = "a positive whole number" if low == 1 else f"a whole number from {low} on"
-        raise InputError(f"{name} must be {wanted}, not {_quoted(value)}.")
-    return number
-
-
-def choose(kind: str, name: str, known: Any) -> Any:
-    """The value of that name, or an error that lists the known names."""
-    if name not in known:
-        raise InputError(f"Unknown {kind} '{name}'. Choose from: {', '.join(known)}.")
-    return known[name]
-
-
-def check_new_name(kind: str, name: Any, built_in: Collection[str]) -> None:
-    """Refuse a name under which nothing can be registered."""
-    if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
-        raise InputError(f"A {kind}'s name consists of letters, digits, - and _; '{name}' does not.")
-    if name in built_in:
-        raise InputError(f"'{name}' is a built-in {kind}: choose another name.")
-
-
-def positive(name: str, value: Any) -> None:
-    """Refuse anything but a finite positive number."""
-    try:
-        good = not isinstance(value, str) and 0 < float(value) < float("inf")
-    except (TypeError, ValueError, OverflowError):
-        good = False
-    if not good:
-        raise InputError(f"{name} must be a positive number, not {_quoted(value)}.")
-
-
-def _quoted(value: Any) -> Any:
-    """Quote text: '0.1' is not a number."""
-    return repr(value) if isinstance(value, str) else value

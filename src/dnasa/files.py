@@ -15,7 +15,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, BinaryIO, TypeVar
 
-from dnasa.core import InputError, first_line
+from dnasa.checks import first_line
+from dnasa.core import InputError
 
 T = TypeVar("T")
 LARGEST = 2**30  # bytes of a file that is read as a whole
@@ -23,20 +24,16 @@ LARGEST = 2**30  # bytes of a file that is read as a whole
 
 def make_folder(path: str | Path) -> Path:
     """The folder, created if necessary; an error says why nothing can be written there."""
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"Cannot write to {folder}: {error.strerror}. Choose another folder.") from error
-    check_folder(folder)
-    return folder
+    check_folder(Path(path), make=True)
+    return Path(path)
 
 
-def check_folder(path: Path) -> None:
+def check_folder(path: Path, make: bool = False) -> None:
     """Check that a folder can be written to, or made; nothing is left behind."""
-    nearest = next(folder for folder in (path, *path.parents) if folder.exists())
     try:
-        tempfile.TemporaryFile(dir=nearest).close()
+        if make:
+            path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=next(folder for folder in (path, *path.parents) if folder.exists())).close()
     except OSError as error:
         raise InputError(f"Cannot write to {path}: {error.strerror}. Choose another folder.") from error
 

@@ -12,7 +12,7 @@ from dnasa.data import Dataset, Encoding, Feature, hold_out_of_each
 from dnasa.engine.loop import solve
 from dnasa.extras import needed_by
 from dnasa.rules.registry import DEFAULT_RULE, example
-from dnasa.runs.record import Record
+from dnasa.runs.history import Record
 
 with needed_by("dnasa.sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_regressor

@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 from dnasa import cli, pages
 from dnasa.channels.compressed import COMPRESSIONS
-from dnasa.cli.options import FIELDS, OF_COMPARE, OF_TRAIN
 from dnasa.reproduce import FIGURES
 from dnasa.rules.registry import BUILT_IN
 from dnasa.topology.graphs import BUILT_IN as GRAPHS
@@ -92,20 +91,6 @@ def test_train_trains_and_writes_its_files(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_compare_names_the_best_stepsize_and_the_diverged(tmp_path: Path) -> None:
-    done = run(
-        *"compare --problem least_squares --nodes 4 --steps 80 --seeds 2 --rules dsgd,dnasa --etas 0.001,0.01,1e160".split(),
-        "--out",
-        tmp_path / "b",
-    )
-    assert done.returncode == 0, done.stderr
-    assert "0.01" in done.stdout
-    assert "1e+160" in done.stdout
-    history = pd.read_csv(tmp_path / "b" / "history.csv")
-    assert history.groupby(["rule", "eta", "seed"], dropna=False).ngroups == 16  # two seeds more, to choose on
-    assert (tmp_path / "b" / "stepsizes.png").exists()
-
-
 @pytest.mark.pictures
 def test_topology_prints_and_draws(tmp_path: Path) -> None:
     done = run("topology", "ring", "--nodes", 8, "--plot", tmp_path / "ring.svg")
@@ -113,25 +98,6 @@ def test_topology_prints_and_draws(tmp_path: Path) -> None:
     assert "0.804738" in done.stdout
     assert "0.333" in done.stdout
     assert "<svg" in (tmp_path / "ring.svg").read_text()
-
-
-def test_topology_shows_the_matrices_of_a_changing_graph_one_by_one() -> None:
-    done = run("topology", "exact", "--nodes", 4)
-    assert "2; edges and degrees are averages, rho is per step" in done.stdout
-    assert [line for line in done.stdout.splitlines() if line.startswith("W of")] == ["W of step 0:", "W of step 1:"]
-    assert "[0.5 0.5 0.  0. ]" in done.stdout
-    assert "e-1" not in done.stdout
-
-
-@pytest.mark.pictures
-def test_data_lists_and_shows_the_division(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DNASA_DATA", str(tmp_path))  # large files would be read to list them
-    listed = run("data")
-    assert listed.returncode == 0, listed.stderr
-    assert "digits" in listed.stdout
-    shown = run("data", "digits", "--partition", "by_label", "--nodes", 5)
-    assert shown.returncode == 0, shown.stderr
-    assert "total" in shown.stdout
 
 
 def test_every_option_has_help() -> None:
@@ -161,29 +127,6 @@ def test_train_has_few_options_with_the_basic_ones_first() -> None:
     assert len(panels) <= 45
     assert panels[0] == "Options"
     assert len([1 for one, two in pairwise(panels) if one != two]) + 1 == len({*panels})
-
-
-def test_an_option_that_commands_share_is_the_same_in_each() -> None:
-    from typer.main import get_command
-
-    root: Any = get_command(cli.app)
-    train, compare = ({p.name: p for p in root.commands[name].params} for name in ("train", "compare"))
-    assert train.keys() - compare.keys() == {*OF_TRAIN}
-    assert compare.keys() - train.keys() == {*OF_COMPARE}
-    assert train.keys() | compare.keys() == {*FIELDS}
-    for name in train.keys() & compare.keys():
-        pair = train[name], compare[name]
-        assert len({(*param.opts, param.help, str(param.default)) for param in pair}) == 1
-
-
-def test_weight_decay_shrinks_the_model(tmp_path: Path) -> None:
-    train = "train --problem least_squares --nodes 4 --steps 60 --rule adanasa".split()
-    sizes = []
-    for decay in (0, 9):
-        done = run(*train, "--weight-decay", decay, "--out", tmp_path / str(decay))
-        assert done.returncode == 0, done.stderr
-        sizes.append(np.linalg.norm(load_file(tmp_path / str(decay) / "x.safetensors")["x"]))
-    assert sizes[1] < 0.9 * sizes[0]
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])

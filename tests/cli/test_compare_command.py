@@ -2,22 +2,18 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import needs_mpi
-from launching import BIN, launch_script
 from test_resume import run
 
 import dnasa
 from dnasa import Result
 from dnasa.comparing import grid
 from dnasa.comparing.run_table import experiment
-from dnasa.tasks.sources import SourceOptions, make_source
 
 LEAST = "compare --problem least_squares --nodes 4 --steps 20 --rules dsgd:constant,dnasa --etas 0.0001,0.001".split()
 
@@ -106,14 +102,11 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(
     other = run(*words, "--extend", "--seeds", 2)
     assert other.returncode == 2
     assert "holds a run already, with --seeds 1 instead of 2: choose another --out" in " ".join(other.stderr.split())
-    epochs, unknown, consensus = (
-        run(*words, *each.split()) for each in ("--x epochs", "--metric wat", "--metric consensus")
-    )
-    assert (epochs.returncode, unknown.returncode, consensus.returncode) == (2, 2, 2)
+    epochs, unknown = (run(*words, *each.split()) for each in ("--x epochs", "--metric wat"))
+    assert (epochs.returncode, unknown.returncode) == (2, 2)
     assert "These runs have no epochs: choose another x." in " ".join(epochs.stderr.split())
     assert "There is no metric 'wat' to compare by. This run has: train_loss, test_loss, " in unknown.stderr
-    assert "with --metric test_loss instead of consensus" in " ".join(consensus.stderr.split())
-    assert run(*words, "--metric", "test_loss").returncode == 0  # the default
+    assert run(*words, "--metric", "consensus").returncode == 0
     etas = run(*words, "--extend", "--etas", "0.0001,0.01").stderr
     assert "holds a run already, with --etas 0.0001,0.001 instead of 0.0001,0.01: " in " ".join(etas.split())
 
@@ -193,13 +186,6 @@ def test_nothing_is_added_where_a_file_of_the_user_is_in_the_way(plain: Path, tm
     assert not [*folder.glob("extension-*")]
 
 
-def test_a_refused_comparison_leaves_its_folder_free(tmp_path: Path) -> None:
-    words = [*LEAST, "--out", tmp_path / "a"]
-    for option, wrong in (("--metric", "validation"), ("--x", "epochs")):
-        assert run(*words, option, wrong).returncode == 2
-        assert not (tmp_path / "a").exists()
-
-
 def without_seconds(folder: Path) -> pd.DataFrame:
     table = pd.read_csv(folder / "history.csv")
     return table.drop(columns="seconds")
@@ -236,28 +222,3 @@ def test_a_comparison_that_is_replaced_leaves_no_extension_behind(extended: Path
     shutil.copytree(extended, tmp_path / "a")
     assert run(*LEAST, "--out", tmp_path / "a", "--force").returncode == 0
     assert not [*(tmp_path / "a").glob("extension-*")]
-
-
-@pytest.mark.parametrize("problem", ["least_squares", "spike", "robust_regression"])
-def test_a_comparison_on_a_synthetic_problem_has_100_points(problem: str) -> None:
-    options = SourceOptions(problem=problem, nodes=4)
-    assert make_source(options, range(4), validate=True).evaluate == [*range(0, 1001, 10)]
-    assert make_source(replace(options, evaluate=7), range(4), validate=True).evaluate == 7
-    assert make_source(options, range(4), validate=False).evaluate is None
-
-
-@pytest.mark.long
-@pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=needs_mpi), "torch"])
-def test_processes_compare_and_extend_as_the_simulator_does(engine: str, tmp_path: Path) -> None:
-    words = [*LEAST, "--extend", "--timeout", "120", "--out"]
-    done = launch_script(engine, 2, BIN / "dnasa", *words, tmp_path / "a")
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert run(*words, tmp_path / "b").returncode == 0
-    (tmp_path / "a" / "stepsizes.csv").unlink()
-    shutil.rmtree(extensions(tmp_path / "a")[0])
-    again = launch_script(engine, 2, BIN / "dnasa", "resume", tmp_path / "a")
-    assert again.returncode == 0, again.stderr[-2000:]
-    parts = [[path.name for path in extensions(tmp_path / name)] for name in "ab"]
-    assert parts[0] == parts[1] != []
-    pd.testing.assert_frame_equal(*(pd.read_csv(tmp_path / name / "stepsizes.csv") for name in "ab"))

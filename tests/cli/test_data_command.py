@@ -63,7 +63,7 @@ def test_tables_are_never_cut_off(tmp_path: Path, run: Run) -> None:
     assert code == 0, err
     assert "…" not in out
     joined = out.replace(" ", "")
-    assert all(joined.count(name) >= 2 for name in names)
+    assert all(name in joined for name in names)
 
 
 def test_the_nodes_files_are_compared(tmp_path: Path, run: Run) -> None:
@@ -106,24 +106,6 @@ def test_sites_in_other_units_and_sites_of_very_different_sizes_are_named(tmp_pa
         )
     assert (tmp_path / "run" / "log.txt").read_text().count(" Warning: ") == 2
     assert run("train", "--steps", 2, "--weights-by", "rows", *options)[2].count("Warning") == 1
-
-
-@pytest.mark.parametrize(
-    ("task", "target", "column"),
-    [
-        ("regression", "price", "test rmse"),
-        ("classification", "colour", "test accuracy"),
-    ],
-)
-def test_rules_are_compared_on_every_task(tmp_path: Path, run: Run, task: str, target: str, column: str) -> None:
-    mixed(100).dropna().to_csv(tmp_path / "x.csv", index=False)
-    words = ["compare", "--data", tmp_path / "x.csv", "--target", target, "--task", task, "--steps", 8, "--nodes", 3]
-    code, out, err = run(*words, "--rules", "dsgd,dnasa", "--etas", "0.01,0.1", "--out", tmp_path / "run")
-    assert code == 0, err
-    assert column in out
-    history = pd.read_csv(tmp_path / "run" / "history.csv")
-    assert np.isfinite(history[[name for name in history if name.startswith(("test_", "validation_"))]]).all().all()
-    assert column.replace(" ", "_").replace("test", "validation") in history
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from dnasa.problems.classification import Classification
 from dnasa.problems.losses import cross_entropy
 from dnasa.problems.models import perceptron
 from dnasa.problems.supervised import Supervised
-from dnasa.runs.record import Record
+from dnasa.runs.history import Record
 
 DIGITS = data.load("digits")
 ROWS = DIGITS._replace(**{name: getattr(DIGITS, name)[:90] for name in DIGITS._fields[1:5]})

@@ -32,7 +32,8 @@ from dnasa.networks import simulated
 from dnasa.problems import LeastSquares
 from dnasa.runs import checkpoints
 from dnasa.runs.folder import RunFolder
-from dnasa.runs.record import Record
+from dnasa.runs.history import Record
+from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.result import Result, parse_rows
 
 
@@ -106,7 +107,7 @@ def signal_later(rng: np.random.Generator, signal_number: signal.Signals = signa
             os.kill(os.getpid(), signal_number)
         return call(*args, **more)
 
-    for owner, name in ((os, "fsync"), (os, "replace"), (RunFolder, "_write"), (LeastSquares, "gradient")):
+    for owner, name in ((os, "fsync"), (os, "replace"), (OwnFiles, "append"), (LeastSquares, "gradient")):
         call = getattr(owner, name)
         setattr(owner, name, lambda *args, call=call, **more: call_or_signal(*args, call=call, **more))
 

@@ -289,9 +289,9 @@ def test_a_start_that_is_no_vector_is_refused(start: Any) -> None:
         ("gradient", lambda self, x, nodes, seeds, t: None, "The problem's gradient has type NoneType"),
         ("evaluate", lambda self, mean: {}, r"The problem's evaluate\(mean, nodes, weights=None\) raised TypeError"),
         ("evaluate", lambda self, mean, nodes: None, "must return a dictionary of arrays, not NoneType"),
-        ("evaluate", lambda self, mean, nodes: {"loss": 1.0}, "'loss' of .* is of type float: .* of shape \\(1, 1\\)"),
-        ("evaluate", lambda self, mean, nodes: {"loss": mean}, "has shape \\(1, 1, 3\\): return .* shape \\(1, 1\\)"),
-        ("evaluate", lambda self, mean, nodes: {"gradient": mean[0]}, "return an array of shape \\(1, 1, 3\\)"),
+        ("evaluate", lambda self, mean, nodes: {"loss": 1.0}, "'loss' of .* must be an array of shape \\(1, 1\\)"),
+        ("evaluate", lambda self, mean, nodes: {"loss": mean}, "must be an array of shape \\(1, 1\\)"),
+        ("evaluate", lambda self, mean, nodes: {"gradient": mean[0]}, "must be an array of shape \\(1, 1, 3\\)"),
     ],
 )
 def test_a_member_with_the_wrong_arguments_or_result_is_named(member: str, function: Any, words: str) -> None:

@@ -22,7 +22,7 @@ from dnasa.core import Array, Messages, Network
 from dnasa.optim import Decentralized
 from dnasa.problems import Custom
 from dnasa.rules import schedules
-from dnasa.runs.record import Record
+from dnasa.runs.history import Record
 
 JOB = str(JOBS / "distributed_job.py")
 # converge to the minimiser with a constant stepsize

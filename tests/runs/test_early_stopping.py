@@ -3,22 +3,19 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from thread_network import run_threads
 from typer.testing import CliRunner
 
 import dnasa
 from dnasa import pages
 from dnasa.cli import app
 from dnasa.comparing import run_table
-from dnasa.core import InputError, Network
+from dnasa.core import InputError
 from dnasa.data import Dataset, hold_out_of_each
 from dnasa.runs.history import Evaluation
 from dnasa.tasks.sources import PATIENCE, SourceOptions, make_source
-from dnasa.topology import Topology
 
 NODES = 4
 
@@ -102,17 +99,6 @@ def test_own_tables_stop_early_by_default_and_nothing_else_does(tmp_path: Path) 
     assert patience_of("digits", on, early_stopping=True) == PATIENCE
 
 
-def test_a_test_file_leaves_early_stopping_on(tmp_path: Path) -> None:
-    """Validation rows come from the training rows, and test rows are all tested."""
-    table(tmp_path / "train.csv", 160)
-    table(tmp_path / "test.csv", 40)
-    chosen = SourceOptions(data=str(tmp_path), target="y", nodes=2, steps=200)
-    source = make_source(chosen, range(2), validate=False)
-    problem: Any = source.problem
-    assert source.patience == PATIENCE
-    assert (problem.test_total, sum(map(len, problem.validation)), sum(map(len, problem.shards))) == (40, 16, 144)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -157,15 +143,3 @@ def test_a_saved_run_has_the_tests_of_its_best_model_and_is_repeated(tmp_path: P
         printed = train(*words)
         assert "Early stopping is off" in printed
         assert "is kept" not in printed
-
-
-def test_processes_stop_at_the_same_step_with_the_model_of_the_simulator() -> None:
-    graph = dnasa.topology.ring(NODES)
-
-    def work(network: Network | Topology = graph) -> dnasa.Result:
-        return dnasa.solve(overfitting(), network, "adanasa", steps=150, evaluate=5, record=dnasa.Record(patience=4))
-
-    simulated = work()
-    for result in run_threads(graph, work, processes=2):
-        assert list(result.history.improved) == list(simulated.history.improved)
-        np.testing.assert_allclose(result.x, simulated.x, atol=1e-4)

@@ -29,7 +29,7 @@ from dnasa.networks import connect
 from dnasa.problems import LeastSquares
 from dnasa.runs import checkpoints
 from dnasa.runs.folder import RunFolder
-from dnasa.runs.record import Record
+from dnasa.runs.history import Record
 from dnasa.runs.result import Result
 
 
@@ -187,9 +187,7 @@ def test_a_full_disk_ends_the_run_with_a_clear_error_and_leaves_the_last_good_ch
         fsync(number)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        RunError, match=r"No space left on device; the last good one is of step [1-4]0\. Free some space, then resume"
-    ):
+    with pytest.raises(RunError, match=r"No space left on device\. Free some space, then resume"):
         small(tmp_path / "a")
     monkeypatch.undo()
     np.testing.assert_array_equal(small(tmp_path / "a", resume=True).x, small().x)
@@ -257,33 +255,3 @@ def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path: Path) -> None
     log = (tmp_path / "a" / "log.txt").read_text()
     assert re.findall(r"Resumed from the checkpoint of step (\d+)", log) == ["30", "40", "50"]
     assert json.loads(config.read_text()) == before
-
-
-@pytest.mark.long
-@pytest.mark.xdist_group("processes")
-def test_torchrun_restarts_from_the_newest_checkpoint(tmp_path: Path) -> None:
-    script = tmp_path / "job.py"
-    script.write_text(
-        "import os, signal, sys; from dnasa.problems import LeastSquares; from dnasa import cli\n"
-        "original = LeastSquares.gradient\n"
-        "def gradient(self, x, nodes, seeds, t):\n"
-        "    if t == 170 and os.environ['RANK'] == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return original(self, x, nodes, seeds, t)\n"
-        "LeastSquares.gradient = gradient; cli.main()"
-    )
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2"]
-    words = [*TRAIN, "--timeout", "60", "--checkpoint-every", "50", "--out", str(tmp_path / "a")]
-    done = subprocess.run(
-        [*torchrun, "--master-port", str(free_port()), str(script), *words],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=ENVIRONMENT,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "Resumed from the checkpoint of step 150." in (tmp_path / "a" / "log.txt").read_text()
-    assert run(*TRAIN, "--out", tmp_path / "uninterrupted").returncode == 0
-    np.testing.assert_allclose(
-        Result.load(tmp_path / "a").x, Result.load(tmp_path / "uninterrupted").x, rtol=0, atol=1e-12
-    )

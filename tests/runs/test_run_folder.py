@@ -8,7 +8,7 @@ import pytest
 from test_resume import TRAIN, fail_at, history, run, small
 
 from dnasa.core import InputError
-from dnasa.runs import checkpoints, locks
+from dnasa.runs import own_files
 from dnasa.runs.folder import RunFolder
 
 
@@ -51,15 +51,9 @@ def test_runs_and_report_show_all_runs(tmp_path: Path) -> None:
     assert run("runs", "nowhere", cwd=tmp_path).returncode == 2
 
 
-def test_history_is_on_disk_as_it_happens(tmp_path: Path) -> None:
-    fail_at(40, tmp_path / "a")
-    assert history(tmp_path / "a").step.tolist() == [0, 15, 30]
-    assert [checkpoints.step_of(p) for p in checkpoints.found(tmp_path / "a" / "checkpoints")] == [40, 30, 20]
-
-
 def test_runs_are_saved_and_resumed_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Windows."""
-    monkeypatch.setattr(locks, "fcntl", None)
+    monkeypatch.setattr(own_files, "fcntl", None)
     fail_at(33, tmp_path / "a")
     small(tmp_path / "a", resume=True)
     assert RunFolder(tmp_path / "a", resume=True).state == "done"

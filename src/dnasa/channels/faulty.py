@@ -3,7 +3,8 @@
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from dnasa.core import Channel, InputError, Memory, Messages, Multiply, whole
+from dnasa.checks import whole
+from dnasa.core import Channel, InputError, Memory, Messages, Multiply
 from dnasa.randomness import Streams
 
 if TYPE_CHECKING:

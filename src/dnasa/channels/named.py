@@ -3,7 +3,8 @@
 import re
 
 from dnasa.channels.compressed import COMPRESSIONS, Codec, choco, without_memory
-from dnasa.core import Channel, InputError, choose
+from dnasa.checks import choose
+from dnasa.core import Channel, InputError
 from dnasa.extras import needed_by
 
 

@@ -12,7 +12,7 @@ from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
 from dnasa.cli.keys import keys
 from dnasa.cli.options import GRAPHS, OF_COMPARE, OF_TRAIN, Options, split, takes
-from dnasa.cli.rendering import console, frame_table, print_line, print_wide
+from dnasa.cli.rendering import console, print_line, print_table
 from dnasa.cli.sites import sites
 from dnasa.cli.study import study
 from dnasa.core import InputError
@@ -60,7 +60,8 @@ def train(context: typer.Context, options: Options) -> None:
         from dnasa.runs.exporter import Exporter
 
         Exporter(options.metrics_port)
-    method: Any = {"rule": inputs.rule_with_schedule(options), "eta": options.eta}
+    rule = ":".join(filter(None, (options.rule, options.schedule)))
+    method: Any = {"rule": rule, "eta": options.eta}
     begun = inputs.begin(context, options, [options.rule])
     options, graph, _, folder = begun
     source, shared = inputs.prepare(begun, check=partial(check, **method))
@@ -75,7 +76,7 @@ def train(context: typer.Context, options: Options) -> None:
     rendering.print_lost_nodes(result.settings, names)
     title = f"{find(options.rule).title} on {experiment(vars(options), rendering.graph_title(graph), network.settings.rounds)}"
     title += f", mean of {options.seeds} seeds" if options.seeds > 1 else ""
-    console.print(rendering.history_table(result.history, title))
+    rendering.print_history(result.history, title)
     rendering.print_kept(result)
     if options.compress or options.every > 1:
         rendering.print_sent(result.history)
@@ -117,7 +118,7 @@ def compare(context: typer.Context, options: Options) -> None:
     inputs.set_output(options, comparison.rank == 0)
     rendering.print_lost_nodes(comparison.settings, list(shared["network"].processes.names) or source.sites)
     title = partial(experiment, vars(options), rounds=shared["network"].settings.rounds)
-    print_wide(frame_table(comparison.table(), title(graph=rendering.graph_title(graph))))
+    print_table(comparison.table(), title(graph=rendering.graph_title(graph)))
     for line in comparison.notes():
         print_line(line)
     if options.out is not None and comparison.rank == 0:
@@ -169,7 +170,7 @@ def reproduce(
         report = make(quick, **on_device)
         saved = report.save(out, kinds)
     for name, table in report.tables.items():
-        console.print(frame_table(table, report.title if len(report.tables) == 1 else f"{name}: {report.title}"))
+        print_table(table, report.title if len(report.tables) == 1 else f"{name}: {report.title}")
     for line in report.notes:
         print_line(line)
     for picture in saved:
@@ -190,7 +191,7 @@ def check_claims() -> None:
         rows.append((f"{claim.text} ({claim.page})", f"{claim.published:g}", short, measured, tolerance, outcome))
     columns = ["claim", "published", "short version", "found", "tolerance", "result"]
     results = [row[-1] for row in rows]
-    print_wide(frame_table(pd.DataFrame(rows, columns=columns), "Published numbers, measured again"))
+    print_table(pd.DataFrame(rows, columns=columns), "Published numbers, measured again")
     counts = ", ".join(f"{results.count(name)} {name}" for name in ("ok", "differs", "skipped") if name in results)
     print_line(f"{len(rows)} numbers: {counts}.")
     if "differs" in results:
@@ -211,7 +212,7 @@ def show_topology(
 
     plugins.load(options.plugin or ())
     graph = make(name, options.nodes, options.weights)
-    console.print(rendering.settings_table(rendering.graph_rows(graph), name))
+    print_table(rendering.graph_rows(graph), name)
     for t, each in enumerate(graph.each if graph.nodes <= 16 else ()):
         if each is not graph:
             print_line(f"W of step {t}:")
@@ -260,7 +261,7 @@ def runs(
     """A table of all runs in a folder: rule, data, nodes, state, and the metrics of its answer."""
     from dnasa.comparing import run_table
 
-    print_wide(frame_table(run_table.table(folder), f"Runs in {folder}"))
+    print_table(run_table.table(folder), f"Runs in {folder}")
 
 
 app.command()(trained.report)

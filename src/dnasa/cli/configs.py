@@ -18,20 +18,22 @@ from dnasa.cli.options import FIELDS, Options, flag, negative
 from dnasa.cli.rendering import print_line
 from dnasa.core import InputError
 from dnasa.files import read_json
-from dnasa.rules.registry import find
 
 if TYPE_CHECKING:
     from dnasa.runs.folder import RunFolder
 
 RESUMED = "dnasa.resumed"
-DRAWING = ("format", "style", "latex", "x")  # options of what is made of a finished run
-CONTINUED = ("extend",)  # options by which a finished comparison is continued
+REDRAWN = (
+    "format",
+    "style",
+    "latex",
+    "x",
+    "metric",
+    "extend",
+)  # options with which a finished comparison is drawn again
 NOT_STORED = ("out", "force", "config", "trust", "quiet", "log_json", "dry_run", "metrics_port")
 SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")
-
-
-# ---------------------------------------------------------------- write
 
 
 def make_run_folder(context: typer.Context, options: Options) -> "RunFolder | None":
@@ -59,15 +61,9 @@ def make_run_folder(context: typer.Context, options: Options) -> "RunFolder | No
 
 def _check_continued(folder: "RunFolder", options: Options, config: dict[str, Any], first: bool) -> None:
     """Check that a finished comparison can be drawn again or extended, and say so."""
-    from dnasa.comparing.grid import metric_in
-    from dnasa.runs.result import Result
-
-    row = Result.load(folder.path).history.iloc[0].to_dict()
-    before, now = ({**options_of(each)} for each in (folder.config, config))
-    for each in (before, now):
-        each["metric"] = metric_in(row, each.get("metric"))
+    before, now = options_of(folder.config), options_of(config)
     for name in now | before:
-        if name not in (*DRAWING, *CONTINUED) and before.get(name) != now.get(name):
+        if name not in REDRAWN and before.get(name) != now.get(name):
             raise InputError(
                 f"{folder.path} holds a run already, with {flag(name)} {before.get(name)!s:.100} instead of "
                 f"{now.get(name)!s:.100}: choose another --out, or replace it with --force."
@@ -100,9 +96,6 @@ def without_unused(options: dict[str, Any]) -> dict[str, Any]:
     unused = [] if options.get("problem") is None and options.get("shard_dir") is None else ["data"]
     unused += [] if options.get("shard_dir") is None else ["partition"]
     return {name: value for name, value in options.items() if name not in unused}
-
-
-# ---------------------------------------------------------------- read
 
 
 def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
@@ -144,12 +137,9 @@ def resume(context: typer.Context, folder: Path, command: str, options: dict[str
     named = {name: stored(name, value) for name, value in explicit(context).items() if name in CODE}
     if "model" in named and not (code_files({"model": named["model"]}) and code_files({"model": options.get("model")})):
         raise InputError("--model says where the file of a run's own model is now: leave it out for other models.")
-    options |= named
-    foreign = code_files(options) - code_files(named)
-    plugins.check_trusted(foreign, folder / "config.json", context.params["trust"])
-    options |= {"out": str(folder), "engine": None}
-    options |= {name: context.params[name] for name in ("quiet", "log_json", "metrics_port")}
-    invoke(context, command, options, {RESUMED: True})
+    own = {"out": str(folder), "engine": None}
+    own |= {name: context.params[name] for name in ("quiet", "log_json", "metrics_port")}
+    _run(context, folder / "config.json", command, options, named, own, {RESUMED: True})
 
 
 def repeat(context: typer.Context, path: Path) -> None:
@@ -158,15 +148,33 @@ def repeat(context: typer.Context, path: Path) -> None:
     if command != context.info_name:
         raise InputError(f"{path} is of `dnasa {command}`, not of `dnasa {context.info_name}`.")
     named = {name: stored(name, value) for name, value in explicit(context).items() if name not in ("config", "trust")}
-    if named.keys() & set(SOURCES):
-        options = {name: value for name, value in options.items() if name not in SOURCES}
-    plugins.check_trusted(code_files(options | named) - code_files(named), path, context.params["trust"])
-    plugins.load([Path(file) for file in (options | named).get("plugin", ())])
-    if "rule" in named and not find(named["rule"]).needs_eta:
-        options.pop("eta", None)
-    if "out" not in named:
-        options.pop("checkpoint_every", None)
-    invoke(context, command, options | named, None)
+    unused = [*(SOURCES if named.keys() & set(SOURCES) else ()), *(["checkpoint_every"] if "out" not in named else [])]
+    unused += ["eta"] if "rule" in named and "eta" not in named else []
+    _run(context, path, command, {name: options[name] for name in options if name not in unused}, named)
+
+
+def _run(
+    context: typer.Context,
+    path: Path,
+    command: str,
+    options: dict[str, Any],
+    named: dict[str, Any],
+    own: Mapping[str, Any] | None = None,
+    obj: dict[str, Any] | None = None,
+) -> None:
+    """Run a command through the command line's own checks: options of the config at `path`, then those that the user named."""
+    options |= named
+    plugins.check_trusted(code_files(options) - code_files(named), path, context.params["trust"])
+    words = [command]
+    for name, value in {**options, **(own or {})}.items():
+        if value is True:
+            words.append(flag(name))
+        elif value is False and FIELDS[name].default is None:
+            words.append(negative(name))
+        elif value is not None and value is not False:
+            words += [f"{flag(name)}={part}" for part in (value if isinstance(value, list) else [value])]
+    root = context.find_root()
+    root.command.main(words, prog_name=root.info_name, standalone_mode=False, obj=obj)
 
 
 def explicit(context: typer.Context) -> dict[str, Any]:
@@ -183,17 +191,3 @@ def code_files(options: Mapping[str, Any]) -> set[Path]:
     model, colon, _ = (options.get("model") or "").rpartition(".py:")
     files = [*options.get("plugin", ()), *([f"{model}.py"] if colon else [])]
     return {Path(file).resolve() for file in files}
-
-
-def invoke(context: typer.Context, command: str, options: Mapping[str, Any], obj: dict[str, Any] | None) -> None:
-    """Run a command through the command line's own checks."""
-    words = [command]
-    for name, value in options.items():
-        if value is True:
-            words.append(flag(name))
-        elif value is False and FIELDS[name].default is None:
-            words.append(negative(name))
-        elif value is not None and value is not False:
-            words += [f"{flag(name)}={part}" for part in (value if isinstance(value, list) else [value])]
-    root = context.find_root()
-    root.command.main(words, prog_name=root.info_name, standalone_mode=False, obj=obj)

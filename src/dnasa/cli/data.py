@@ -6,8 +6,10 @@ import typer
 
 from dnasa.cli import inputs
 from dnasa.cli.options import Options, takes
-from dnasa.cli.rendering import console, print_fitting, print_line, settings_table
+from dnasa.cli.rendering import print_line, print_table
 from dnasa.core import InputError
+
+MOST_COLUMNS = 15  # a table with more is shown with a row for each class
 
 if TYPE_CHECKING:
     from dnasa.tasks.sources import SourceOptions
@@ -27,7 +29,7 @@ def show_data(
     from dnasa.tasks.sources import SourceOptions
 
     if name is None and options.shard_dir is None:
-        return print_fitting(datasets.datasets(), "Datasets")
+        return print_table(datasets.datasets(), "Datasets")
     if name is not None and options.shard_dir is not None:
         raise InputError("A dataset and --shard-dir cannot be combined: leave one of them out.")
     nodes = inputs.count_nodes(context, options)
@@ -44,11 +46,11 @@ def print_data(options: "SourceOptions") -> None:
     if options.shard_dir is None:
         how = options.partition or "iid"
         shards = partition(how, rows.labels, options.nodes)
-    console.print(settings_table(datasets.reading(rows), f"{rows.name}, from {rows.source}"))
+    print_table(datasets.reading(rows), f"{rows.name}, from {rows.source}")
     kinds = {"classification": "Rows of each class", "regression": "Targets"}
     table = datasets.division(rows, shards)
-    print_fitting(
-        table, f"{'Windows' if rows.vocabulary else kinds[rows.task]} at each of {options.nodes} nodes, {how}"
-    )
+    if len(table.columns) > MOST_COLUMNS:
+        table = table.set_index(table.columns[0]).T.rename_axis("class").reset_index()
+    print_table(table, f"{'Windows' if rows.vocabulary else kinds[rows.task]} at each of {options.nodes} nodes, {how}")
     for sentence in (*rows.warnings, *sources.uneven(rows.sites, None)):
         print_line(f"Warning: {sentence}")

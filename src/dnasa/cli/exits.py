@@ -4,6 +4,7 @@ import os
 import sys
 import time
 import traceback
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import typer
@@ -14,13 +15,7 @@ from dnasa.core import InputError, Interrupted, RunError
 UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 
 
-class Running:
-    """The engine in use: it decides how this process must end so that the others do not wait for it."""
-
-    engine = "simulated"
-
-
-running = Running()
+running = SimpleNamespace(engine="simulated")  # it decides how this process must end so that the others do not wait
 
 
 def fail(code: int, message: str) -> NoReturn:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from dnasa import networks
+from dnasa.checks import choose, whole
 from dnasa.cli import configs, pictures, plugins
 from dnasa.cli.exits import running
 from dnasa.cli.options import Options, flag, split
 from dnasa.cli.rendering import console, print_error, print_line, showing_warnings
-from dnasa.core import InputError, choose, whole
+from dnasa.core import InputError
 
 if TYPE_CHECKING:
     from dnasa.core import Channel, Network
@@ -68,14 +69,15 @@ def prepare(
     With `validate`, the problem has validation rows, and its curves have enough points. A site calls `check`, with the
     arguments of `solve`, before it connects.
     """
-    from dnasa.runs.record import Record
+    from dnasa.runs.history import Record
     from dnasa.tasks.sources import SourceOptions, checked_summaries, make_source
 
     options, graph, channel, folder = begun
+    first = whole("A seed", options.seed, low=0)
     shared = {
         "steps": options.steps,
         "weight_decay": options.weight_decay,
-        "seed": seed_range(options.seed, options.seeds),
+        "seed": range(first, first + whole("--seeds", options.seeds, high=100_000)),
         "node_weights": options.weights_by and choose("value of --weights-by", options.weights_by, {"rows": "rows"}),
         "folder": folder,
     }
@@ -256,24 +258,10 @@ def check_comparison(options: Options) -> list[str]:
     return pictures.formats(options.format, options.style)
 
 
-def rule_with_schedule(options: Options) -> str:
-    """The rule as `solve` takes it, with its schedule in its name."""
-    if options.schedule is None:
-        return options.rule
-    if ":" in options.rule:
-        raise InputError(f"--rule {options.rule} names its schedule: leave out --schedule.")
-    return f"{options.rule}:{options.schedule}"
-
-
 def best_device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def seed_range(seed: int, seeds: int) -> range:
-    first, count = whole("A seed", seed, low=0), whole("--seeds", seeds, high=100_000)
-    return range(first, first + count)
 
 
 def numbers(text: str) -> list[float]:

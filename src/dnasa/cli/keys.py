@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dnasa.cli.rendering import frame_table, print_line, print_wide
+from dnasa.cli.rendering import print_line, print_table
 
 keys = typer.Typer(no_args_is_help=True, help="Make and revoke the keys with which sites know each other.")
 
@@ -57,4 +57,4 @@ def show(folder: Folder = HERE) -> None:
         for each in issued(folder)
     ]
     frame = pd.DataFrame(rows, columns=["site", "serial number", "expires", "revoked"])
-    print_wide(frame_table(frame, f"Certificates made in {folder}"))
+    print_table(frame, f"Certificates made in {folder}")

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dnasa.checks import choose
 from dnasa.cli.options import split
 from dnasa.cli.rendering import print_line
-from dnasa.core import InputError, choose
+from dnasa.core import InputError
 from dnasa.extras import can_draw
 from dnasa.runs.own_files import OwnFiles
 

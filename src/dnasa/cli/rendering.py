@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dnasa.topology import Topology
 
 console = Console()
-LONGEST = 40  # characters of a column that is not broken into several lines to make room
-
 COLUMNS = {
     "step": "step",
     "train_loss": "training loss",
@@ -50,23 +48,20 @@ def showing_warnings(show: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def print_wide(table: Table) -> None:
-    """Tables with many columns; in a file or a pipe, lines may be long."""
+def print_table(table: "pd.DataFrame | Mapping[str, Any]", title: str) -> None:
+    """A table, or settings as a table without a header; in a file or a pipe, lines may be long."""
+    out = Table(title=escape(printable(title)), show_header=not isinstance(table, Mapping))
+    if isinstance(table, Mapping):
+        for name, value in table.items():
+            out.add_row(escape(printable(name)), escape(printable(str(value))))
+    else:
+        for name in table:
+            side = "right" if table[name].dtype.kind in "fiu" else "left"
+            out.add_column(str(name), justify=side, overflow="fold")  # type: ignore[arg-type]
+        for row in zip(*(table[name] for name in table), strict=True):
+            out.add_row(*(_cell(name, value) for name, value in zip(table, row, strict=True)))
     wide = console if console.is_terminal else Console(width=max(console.width, 170), quiet=console.quiet)
-    wide.print(table)
-
-
-def print_fitting(frame: "pd.DataFrame", title: str) -> None:
-    """All columns and all text, in as many tables as the width needs; each begins with the first column."""
-    widths = [max(len(str(name)), *(len(_cell(name, value)) for value in frame[name])) + 3 for name in frame]
-    parts: list[list[int]] = [[]]
-    for place, width in enumerate(widths[1:], start=1):
-        taken = 1 + widths[0] + sum(widths[other] for other in parts[-1])
-        if parts[-1] and taken + min(width, LONGEST) > console.width:
-            parts.append([])
-        parts[-1].append(place)
-    for part in parts:
-        console.print(frame_table(frame.iloc[:, [0, *part]], title))
+    wide.print(out)
 
 
 def printable(text: str) -> str:
@@ -74,14 +69,14 @@ def printable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def history_table(rows: "pd.DataFrame", title: str) -> Table:
+def print_history(rows: "pd.DataFrame", title: str) -> None:
     """The first and the last evaluation, four between them, and the kept models of early stopping; means over the seeds."""
     history = rows.groupby("step").mean(numeric_only=True).reset_index()
     kept = history.index[history.step.isin(kept_steps(rows))]
     picks = sorted({round(i * (len(history) - 1) / 5) for i in range(6)} | {*kept})
     instead = {"test_loss": "test_rmse", "seconds": "clock_seconds"}  # columns that make room for others
     columns = [name for name in COLUMNS if name in history and instead.get(name) not in history]
-    return frame_table(history.iloc[picks][columns].rename(columns=COLUMNS), title)
+    print_table(history.iloc[picks][columns].rename(columns=COLUMNS), title)
 
 
 def kept_steps(history: "pd.DataFrame") -> list[int]:
@@ -89,23 +84,6 @@ def kept_steps(history: "pd.DataFrame") -> list[int]:
     from dnasa.comparing.statistics import final
 
     return [int(step) for step in final(history).step] if "improved" in history else []
-
-
-def frame_table(frame: "pd.DataFrame", title: str) -> Table:
-    table = Table(title=escape(printable(title)))
-    for name in frame:
-        side = "right" if frame[name].dtype.kind in "fiu" else "left"
-        table.add_column(str(name), justify=side, overflow="fold")  # type: ignore[arg-type]
-    for row in zip(*(frame[name] for name in frame), strict=True):
-        table.add_row(*(_cell(name, value) for name, value in zip(frame, row, strict=True)))
-    return table
-
-
-def settings_table(settings: dict[str, Any], title: str) -> Table:
-    table = Table(title=escape(printable(title)), show_header=False)
-    for name, value in settings.items():
-        table.add_row(escape(printable(name)), escape(printable(str(value))))
-    return table
 
 
 def _cell(name: Any, value: Any) -> str:
@@ -165,7 +143,7 @@ def print_dry_run(network: "Network", steps: int) -> None:
         }
         for line in Audit(network.processes.traffic, network.processes.names).lines()
     ]
-    print_wide(frame_table(pd.DataFrame(rows), f"What this process would send in {steps} steps"))
+    print_table(pd.DataFrame(rows), f"What this process would send in {steps} steps")
     print_line(
         "Nothing was sent. Exchanges are those of the rule. Means of models and metrics are sent at evaluations, the model at "
         "the end (gather), and as text the settings, the tests of the model and, with --shard-dir, summaries of the data. "

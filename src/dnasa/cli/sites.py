@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from dnasa.cli.rendering import console, frame_table, print_line, print_wide
-from dnasa.core import InputError
+from dnasa.cli.rendering import print_line, print_table
 
-sites = typer.Typer(no_args_is_help=True, help="Sites that train together: their connections and their states.")
+sites = typer.Typer(no_args_is_help=True, help="Sites that train together: their connections.")
 CLOCK = 60.0  # seconds that a clock may be off
 
 
@@ -37,31 +36,9 @@ def check(
     answers = ask(given, wait)
     rows = [(each.name, each.address, each.result, each.latency, clock(each.clock)) for each in answers]
     columns = ["site", "address", "result", "ms there and back", "clock"]
-    print_wide(frame_table(pd.DataFrame(rows, columns=columns), f"The other sites, as {own} sees them"))
+    print_table(pd.DataFrame(rows, columns=columns), f"The other sites, as {own} sees them")
     for each in answers:
         if each.clock is not None and abs(each.clock) > CLOCK:
             print_line(f"Warning: the clocks of {own} and {each.name} differ by {abs(each.clock):.0f} s: set them.")
     if not all(each.good for each in answers):
         raise typer.Exit(1)
-
-
-@sites.command()
-def show(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run between sites, also while it is under way.")],
-) -> None:
-    """Show who takes part in a run: sites, their states, steps and bytes."""
-    import pandas as pd
-
-    from dnasa.runs.overview import read_overview
-
-    try:
-        overview = read_overview(folder)
-    except OSError as error:
-        raise InputError(f"Cannot read the events in {folder}: {error.strerror}.") from error
-    if not (states := overview.sites):
-        raise InputError(f"There are no events of sites in {folder}: give the folder of a run between processes.")
-    columns = ("state", "since", "connection", "step", "bytes")
-    rows = [{"site": name} | {column: getattr(state, column) for column in columns} for name, state in states.items()]
-    console.print(frame_table(pd.DataFrame(rows, dtype=object), f"Sites of {folder}"))
-    ended = [f"{name} ({state.state})" for name, state in states.items() if state.ended]
-    print_line(f"The run has ended at {', '.join(ended)}." if ended else f"The last event was at {overview.last}.")

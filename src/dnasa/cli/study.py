@@ -10,7 +10,7 @@ from dnasa.cli import configs, inputs, plugins
 from dnasa.cli.exits import fail
 from dnasa.cli.options import Options, split, takes
 from dnasa.cli.pictures import formats, save_results
-from dnasa.cli.rendering import frame_table, print_line, print_wide
+from dnasa.cli.rendering import print_line, print_table
 from dnasa.core import InputError
 from dnasa.files import make_folder, read_bytes
 from dnasa.rules.registry import DEFAULT_RULE
@@ -71,6 +71,6 @@ def study(
 def print_report(report: "StudyReport") -> None:
     titles = report.titles()
     for problem, table in report.tables().items():
-        print_wide(frame_table(table, titles[problem]))
+        print_table(table, titles[problem])
     for line in (*report.notes(), *report.left_out):
         print_line(line)

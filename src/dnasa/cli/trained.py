@@ -10,8 +10,8 @@ import typer
 
 from dnasa.cli import configs, rendering
 from dnasa.cli.options import Options, takes
-from dnasa.cli.rendering import console, frame_table, print_line, print_wide
-from dnasa.core import InputError, RunError
+from dnasa.cli.rendering import print_line, print_table
+from dnasa.core import InputError
 from dnasa.files import write_output
 from dnasa.runs.own_files import OwnFiles
 
@@ -46,11 +46,8 @@ def save(folder: Path | None, source: "Source", result: "Result", network: "Netw
     from dnasa.trained.saving import save_run
 
     log = RunFolder(folder, resume=True).log if folder is not None and result.writes else None
-    try:
-        with logging_warnings(log) if log else nullcontext():
-            tested = save_run(folder, cast("Supervised", source.problem), source.rows, source.model, result, network)
-    except OSError as error:
-        raise RunError(f"Cannot write to {folder}: {error.strerror}. Free some space, then `dnasa resume`.") from error
+    with logging_warnings(log) if log else nullcontext():
+        tested = save_run(folder, cast("Supervised", source.problem), source.rows, source.model, result, network)
     if folder is None:
         return
     trust = " --trust" if configs.code_files({"model": source.model}) else ""
@@ -83,21 +80,17 @@ def report(
     result, run = Result.load(folder), RunFolder(folder, resume=True)
     measured = evaluation.read(folder)
     options = configs.without_unused(configs.options_of(run.config))
-    console.print(
-        rendering.settings_table(
-            shown_settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}"
-        )
-    )
+    print_table(shown_settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}")
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
-        console.print(rendering.history_table(some, _variant(dict(zip(keys, values, strict=True)), run.looks)))
+        rendering.print_history(some, _variant(dict(zip(keys, values, strict=True)), run.looks))
     rendering.print_kept(result)
     rendering.print_lost_nodes(result.settings, run.sites)
     for line in warnings(folder):
         print_line(f"Warning: {line}")
     print_line(rendering.timing_line(result))
     for title, table in evaluation.tables(measured, run.sites) if measured else ():
-        print_wide(frame_table(table, title))
+        print_table(table, title)
 
 
 def _write_page(folder: Path, file: Path | None) -> None:

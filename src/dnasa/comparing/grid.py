@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from dnasa.checks import choose
 from dnasa.comparing import tuning
 from dnasa.comparing.comparison import AXES, MOST_EXTENSIONS, Comparison
 from dnasa.comparing.statistics import final, with_eta
-from dnasa.core import InputError, Interrupted, Network, choose
+from dnasa.core import InputError, Interrupted, Network
 from dnasa.engine.loop import solve
 from dnasa.engine.plan import as_list, distinct
 from dnasa.files import fits
 from dnasa.rules.registry import COMPARED, Variant, check_used, find, variants
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.history import Record
 from dnasa.runs.own_files import LIST
-from dnasa.runs.record import Record
 from dnasa.runs.result import Result
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from dnasa.core import InputError, Interrupted, Network
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, variants
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.history import Record
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.progress import Progress
-from dnasa.runs.record import Record
 from dnasa.tasks.sources import SourceOptions, make_source
 
 if TYPE_CHECKING:

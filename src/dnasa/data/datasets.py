@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.core import InputError, first_line
+from dnasa.checks import first_line
+from dnasa.core import InputError
 from dnasa.data.columns import as_float32
 from dnasa.data.dataset import Dataset
 from dnasa.data.reading import CONTEXT, from_text, is_number, read_arrays, read_bytes, read_libsvm

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from dnasa import files
-from dnasa.core import InputError, first_line
+from dnasa.checks import first_line
+from dnasa.core import InputError
 from dnasa.data.columns import MISSING_WORDS
 from dnasa.data.dataset import Dataset
 from dnasa.data.encoding import Encoding

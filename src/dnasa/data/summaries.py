@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dnasa.core import InputError, choose
+from dnasa.checks import choose
+from dnasa.core import InputError
 from dnasa.data import columns
 from dnasa.data.columns import MISSING, as_words, kind_of, leave_out, nearly_all_different, numbers
 from dnasa.data.encoding import TASKS, Encoding, Feature

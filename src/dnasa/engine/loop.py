@@ -9,19 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dnasa.arrays import like
-from dnasa.core import (
-    Array,
-    InputError,
-    Interrupted,
-    Network,
-    Rule,
-    RunError,
-    Schedule,
-    Sent,
-    Snapshot,
-    name_user_code,
-    nodes_text,
-)
+from dnasa.checks import name_user_code, nodes_text
+from dnasa.core import Array, InputError, Interrupted, Network, Rule, RunError, Schedule, Sent, Snapshot
 from dnasa.engine.late import Late, OwnNode
 from dnasa.engine.plan import Plan, RunOptions, make_plan, run_settings
 from dnasa.engine.recovery import (
@@ -38,9 +27,8 @@ from dnasa.engine.steppers import Stepper, check_state, explained
 from dnasa.problems.problem import check_problem
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
-from dnasa.runs.history import Evaluation, Recorder
+from dnasa.runs.history import Evaluation, Record, Recorder
 from dnasa.runs.progress import Progress, make_progress
-from dnasa.runs.record import Record
 from dnasa.runs.result import Result
 from dnasa.runs.session import Session
 from dnasa.runs.timing import Timeline, now

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, crc32, like, stack, to_numpy
-from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, UserCode, positive, whole
+from dnasa.checks import UserCode, positive, whole
+from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule
 from dnasa.problems.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Variant, VariantGroup
 from dnasa.rules.schedules import constant
 from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.history import Record
 from dnasa.runs.progress import Progress
-from dnasa.runs.record import Record
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem

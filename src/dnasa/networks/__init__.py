@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnasa.core import Channel, InputError, Network, choose
+from dnasa.checks import choose
+from dnasa.core import Channel, InputError, Network
 from dnasa.extras import needed_by
 
 if TYPE_CHECKING:

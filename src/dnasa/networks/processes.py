@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, contiguous
-from dnasa.core import Array, Channel, InputError, Messages, MessageSettings, Network, Processes, whole
+from dnasa.checks import whole
+from dnasa.core import Array, Channel, InputError, Messages, MessageSettings, Network, Processes
 from dnasa.networks.buffers import Arrays, Buffers, Routes, described
 from dnasa.networks.simulated import Product, dense_if_small, exchanges, product, split, suits_all_reduce, turns
 from dnasa.networks.transport import Transport

@@ -12,7 +12,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from dnasa.arrays import concatenate, like
-from dnasa.core import Array, Channel, InputError, Messages, MessageSettings, Network, whole
+from dnasa.checks import whole
+from dnasa.core import Array, Channel, InputError, Messages, MessageSettings, Network
 from dnasa.topology import Topology, count_rounds, successive
 from dnasa.topology.rounds import EXACT
 from dnasa.topology.types import compact

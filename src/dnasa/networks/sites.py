@@ -19,6 +19,7 @@ import numpy as np
 
 from dnasa.arrays import like, to_numpy
 from dnasa.channels.pairs import Offer
+from dnasa.checks import first_line
 from dnasa.core import (
     Array,
     Channel,
@@ -30,7 +31,6 @@ from dnasa.core import (
     Processes,
     ProcessLost,
     RunError,
-    first_line,
 )
 from dnasa.networks import processes
 from dnasa.networks.buffers import described as described_arrays

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from dnasa.core import Array, InputError, RunError, first_line
+from dnasa.checks import first_line
+from dnasa.core import Array, InputError, RunError
 from dnasa.networks import processes
 from dnasa.networks.transport import Message, Transport
 

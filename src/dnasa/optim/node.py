@@ -8,21 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from dnasa.core import (
-    InputError,
-    Layout,
-    Network,
-    Rule,
-    RunError,
-    Schedule,
-    Sent,
-    Snapshot,
-    leaves,
-    positive,
-    rebuilt,
-    whole,
-    with_x,
-)
+from dnasa.checks import positive, whole
+from dnasa.core import InputError, Layout, Network, Rule, RunError, Schedule, Sent, Snapshot, leaves, rebuilt, with_x
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import check_state, explained
 from dnasa.optim.buffers import MixedBuffers

@@ -6,10 +6,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from dnasa.checks import first_line
 from dnasa.comparing import tables as results
 from dnasa.comparing.plots import LABELS, LINEAR, Looks, colors, label, title
 from dnasa.comparing.run_table import as_words, data_name
-from dnasa.core import COLUMNS, InputError, first_line
+from dnasa.core import COLUMNS, InputError
 from dnasa.files import fits, read_bytes, read_json
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.names import node_name

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import adds_up, as_floats, checksum, contiguous, copied, dtype_name, like, moderate, stack, to_numpy
-from dnasa.core import Array, InputError, Prox, UserCode, first_line, name_user_code, nodes_text, whole
+from dnasa.checks import UserCode, first_line, name_user_code, nodes_text, whole
+from dnasa.core import Array, InputError, Prox
 from dnasa.extras import needed_by
 from dnasa.problems.problem import Problem, function_name
 from dnasa.randomness import Generators

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnasa.arrays import compiled
-from dnasa.core import Array, InputError, choose, whole
+from dnasa.checks import choose, whole
+from dnasa.core import Array, InputError
 from dnasa.problems.problem import Problem
 from dnasa.randomness import Normals, Streams
 

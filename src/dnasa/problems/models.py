@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, relu
 
-from dnasa.core import InputError, choose
+from dnasa.checks import choose
+from dnasa.core import InputError
 
 __all__ = ["gpt", "lenet", "perceptron", "replace_batch_norm", "resnet"]
 

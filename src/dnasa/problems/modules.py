@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dnasa.core import InputError, Layout, first_line
+from dnasa.checks import first_line
+from dnasa.core import InputError, Layout
 from dnasa.problems.losses import Loss
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm

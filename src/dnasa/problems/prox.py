@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import adds_up, checksum, like, maximum, minimum, moderate, nonzero, norm
-from dnasa.core import Array, InputError, Prox, name_user_code, nodes_text, positive
+from dnasa.checks import name_user_code, nodes_text, positive
+from dnasa.core import Array, InputError, Prox
 
 __all__ = ["ball", "box", "l1"]
 

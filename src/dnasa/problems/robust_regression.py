@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnasa.core import Array, InputError, whole
+from dnasa.checks import whole
+from dnasa.core import Array, InputError
 from dnasa.problems.problem import Problem
 from dnasa.randomness import Samples, Streams
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from dnasa.arrays import checksum
-from dnasa.core import InputError, choose, whole
+from dnasa.checks import choose, whole
+from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.problems.problem import Problem
 from dnasa.problems.stored import DeviceRows, as_inputs, as_targets

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dnasa.arrays import checksum
-from dnasa.core import InputError, Layout, UserCode, choose, positive
+from dnasa.checks import UserCode, choose, positive
+from dnasa.core import InputError, Layout
 from dnasa.data import Dataset
 from dnasa.data.partitions import class_table, label_difference, validation_name
 from dnasa.problems.cuda_graphs import CudaGraphs

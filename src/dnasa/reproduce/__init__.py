@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from dnasa.core import choose
+from dnasa.checks import choose
 from dnasa.extras import needed_by
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from dnasa.arrays import unit
-from dnasa.core import Array, Exchange, Gradients, Layout, Messages, Rule, Schedule, assign, slices, whole
+from dnasa.checks import whole
+from dnasa.core import Array, Exchange, Gradients, Layout, Messages, Rule, Schedule, assign, slices
 from dnasa.rules.registry import rule
 
 A, B, C = 3.4445, -4.7750, 2.0315  # Muon's coefficients (Jordan et al., 2024)

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule, whole
+from dnasa.checks import whole
+from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule
 from dnasa.rules.registry import rule
 
 

@@ -5,7 +5,8 @@ from inspect import signature
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
-from dnasa.core import Array, InputError, Layout, Prox, Rule, Schedule, check_new_name, choose, positive
+from dnasa.checks import check_new_name, choose, positive
+from dnasa.core import Array, InputError, Layout, Prox, Rule, Schedule
 from dnasa.rules import installed
 from dnasa.rules.schedules import ETA, ScheduleSpec, side_by_side
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.core import Array, InputError, Schedule, name_user_code
+from dnasa.checks import name_user_code
+from dnasa.core import Array, InputError, Schedule
 
 __all__ = [
     "adanasa",

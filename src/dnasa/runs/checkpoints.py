@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.core import InputError, RunError
+from dnasa.core import InputError
 from dnasa.files import fits, read_bytes
 from dnasa.runs.own_files import OwnFiles
 
@@ -45,23 +45,12 @@ def save(folder: Path, checkpoint: Checkpoint, own: OwnFiles | None = None) -> P
     arrays = {name: np.ascontiguousarray(a) for name, a in checkpoint.arrays.items()}
     data = serialised(arrays, metadata={"notes": json.dumps({"format": FORMAT} | checkpoint.notes)})
     own = own or OwnFiles(folder.parent)
-    try:
-        path = own.write(f"{folder.name}/step-{checkpoint.step:012d}-{zlib.crc32(data):08x}.safetensors", data)
-        listed = own.names()
-        names = [name for p in found(folder) if (name := f"{folder.name}/{p.name}") in listed]
-        for old in names[RETAINED:]:
-            own.remove(old)
-    except OSError as error:
-        raise not_written(folder, checkpoint.step, error) from error
+    path = own.write(f"{folder.name}/step-{checkpoint.step:012d}-{zlib.crc32(data):08x}.safetensors", data)
+    listed = own.names()
+    names = [name for p in found(folder) if (name := f"{folder.name}/{p.name}") in listed]
+    for old in names[RETAINED:]:
+        own.remove(old)
     return path
-
-
-def not_written(folder: Path, step: int, error: OSError) -> RunError:
-    good = found(folder)
-    last = f"the last good one is of step {step_of(good[0])}" if good else "there is none yet"
-    return RunError(
-        f"Cannot write the checkpoint of step {step}: {error.strerror}; {last}. Free some space, then resume."
-    )
 
 
 def found(folder: Path) -> list[Path]:
@@ -104,9 +93,6 @@ def check_format(path: Path, number: Any) -> None:
             f"{path} was written by another version of dnasa (format {number!s:.20}, this one reads {FORMAT}): finish the run "
             "with that version, or start it again in another folder."
         )
-
-
-# ---------------------------------------------------------------- checks of the contents
 
 
 def _integer(value: Any) -> bool:

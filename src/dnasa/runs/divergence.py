@@ -11,12 +11,13 @@ EXPLODED = 1e6  # times the loss at the start, or 1 if that is larger: a run tha
 KEPT = {*COLUMNS} - {"consensus"}  # what the rows of a diverged run have
 MOST_PENDING = 1000  # checks left on a GPU: reading them takes little time, each of them some memory
 LOSSES = ("train_loss", "test_loss", "grad_norm")  # the first that is measured tells whether a run has exploded
+NOTES = {"diverged": "steps", "diverged_node": "nodes", "agreed": "agreed"}  # in a checkpoint
 
 
 class Divergence:
     """The step and the node at which each run diverged, both (variants, seeds), and -1 for a run that has not.
 
-    `agreed` is what all processes know of `steps`, and `all_runs` whether all runs have diverged.
+    `agreed` is what all processes know of `steps`.
     """
 
     def __init__(self, network: Network, variants: int, seeds: int):
@@ -61,8 +62,7 @@ class Divergence:
 
     def check_metrics(self, metrics: list[np.ndarray], t: int) -> None:
         """Mark runs with a metric that is not finite, and tell the other processes of all that have diverged."""
-        finite = np.isfinite(np.stack(metrics)).all(0)
-        self.steps[~finite & (self.steps < 0)] = t
+        self.steps[~np.isfinite(np.stack(metrics)).all(0) & (self.steps < 0)] = t
         self._agree()
 
     def _agree(self) -> None:
@@ -70,9 +70,8 @@ class Divergence:
         changed = np.full((1, 1), float((self.steps != self.agreed).any()))
         if self.network.mean(changed)[0] > 0:
             shape, own = (2, *self.steps.shape), [self.steps.tolist(), self.nodes.tolist()]
-            for steps, nodes in self.network.processes.allgather_json(
-                own, lambda given: np.array(given, int).reshape(shape)
-            ):
+            everyone = self.network.processes.allgather_json(own, lambda each: np.array(each, int).reshape(shape))
+            for steps, nodes in everyone:
                 earlier = (steps >= 0) & ((self.steps < 0) | (steps < self.steps))
                 self.steps[earlier], self.nodes[earlier] = steps[earlier], nodes[earlier]
             self.agreed = self.steps.copy()
@@ -94,21 +93,13 @@ class Divergence:
                     break
                 self.steps.flat[run] = row["step"]
                 row |= dict.fromkeys(row.keys() - KEPT, np.nan)
-        self.agreed = self.steps.copy()
-        self._update()
 
     def notes(self) -> dict[str, Any]:
         """What a checkpoint stores."""
         self.read_pending()
-        return {
-            "diverged": self.steps.tolist(),
-            "diverged_node": self.nodes.tolist(),
-            "agreed": self.agreed.tolist(),
-        }
+        return {name: getattr(self, field).tolist() for name, field in NOTES.items()}
 
     def restore(self, notes: dict[str, Any]) -> None:
-        shape = self.steps.shape
-        self.steps, self.nodes, self.agreed = (
-            np.array(notes[name], dtype=int).reshape(shape) for name in ("diverged", "diverged_node", "agreed")
-        )
+        for name, field in NOTES.items():
+            setattr(self, field, np.array(notes[name], dtype=int).reshape(self.steps.shape))
         self._update()

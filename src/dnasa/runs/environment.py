@@ -1,6 +1,5 @@
-"""What a run is made with: software, code and hardware, stored in its config so that others can check its results."""
+"""The software, code and hardware of a run, stored in its config so that others can check its results."""
 
-import json
 import os
 import platform
 import sys
@@ -17,22 +16,16 @@ def versions() -> dict[str, str]:
 
     out = {"python": platform.python_version(), "machine": platform.machine()}
     for name in ("dnasa", "numpy", "torch"):
-        try:
+        with suppress(PackageNotFoundError):
             out[name] = version(name)
-        except PackageNotFoundError:
-            out[name] = "not installed"
     return out
 
 
 def commit() -> str | None:
-    """The commit of dnasa in a clone, or that pip recorded for `pip install git+https://...`; no program is started."""
-    from importlib.metadata import PackageNotFoundError, distribution
-
+    """The commit of dnasa in a clone; no program is started."""
     with suppress(OSError, UnicodeDecodeError):
         head = (CLONE / ".git" / "HEAD").read_text().strip()
         return (CLONE / ".git" / head[5:]).read_text().strip() if head.startswith("ref: ") else head
-    with suppress(PackageNotFoundError, ValueError, KeyError, TypeError):
-        return str(json.loads(distribution("dnasa").read_text("direct_url.json") or "{}")["vcs_info"]["commit_id"])
     return None
 
 

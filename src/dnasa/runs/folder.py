@@ -17,17 +17,19 @@ import numpy as np
 from dnasa.core import InputError, RunError
 from dnasa.files import check_folder, fits, make_folder, read_bytes, read_json, to_json
 from dnasa.rules.registry import BUILT_IN, RULES, Look, look
-from dnasa.runs import checkpoints, locks
+from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import FORMAT, Checkpoint, Damaged, check_format
 from dnasa.runs.environment import commit, hardware, versions
-from dnasa.runs.own_files import IN_USE, LIST, LOCK, RUNNING, OwnFiles
+from dnasa.runs.own_files import IN_USE, LIST, LIST_LOCK, LOCK, RUNNING, OwnFiles, acquire, is_held
 from dnasa.runs.result import parse_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from dnasa.runs.journal import Journal
+    from dnasa.topology import Topology
 
+MOST_EDGES = 5000  # stored and drawn
 STATES = ("running", "done", "interrupted", "failed", "diverged")
 JOURNALS = ("events-*.jsonl", "audit-*.jsonl")  # of each process among several; only ever appended to
 NAMES = (  # what a run may write, files and folders
@@ -67,7 +69,7 @@ class RunFolder:
         self.warnings: list[str] = []  # of what came before the run
         self.history_bytes = self.history_crc = 0
         if resume:
-            self.config = self.read_config()
+            self.config = read_json(self.path / "config.json", f"{self.path} holds no run to continue")
 
     def check(self) -> None:
         """Check that the folder can be used: continued, or replaced with `force`, if it is ours; otherwise it must be empty.
@@ -86,7 +88,7 @@ class RunFolder:
             if self.resume:
                 raise InputError(f"{self.path} has no list of the run's files ({LIST}): start again in another folder.")
             for path in self.path.glob("*"):
-                if path.name not in expected:
+                if path.name not in expected | {LIST_LOCK}:
                     raise InputError(
                         f"{self.path} holds files that are not of a run, such as {path.name}: choose an empty or a new folder."
                     )
@@ -115,11 +117,11 @@ class RunFolder:
         make_folder(self.path)
         try:
             self.own.claim((LOCK, RUNNING))
-            lock = locks.acquire(self.path / LOCK)
+            lock = acquire(self.path / LOCK)
             if lock is None:
                 raise InputError(f"{self.path} is in use by another run: wait for it, or choose another folder.")
             self.locks.enter_context(lock)
-            self.locks.enter_context(locks.acquire(self.path / RUNNING, wait=True) or nullcontext())
+            self.locks.enter_context(acquire(self.path / RUNNING, wait=True) or nullcontext())
             if not self.resume:
                 self.check()  # again: another run may have begun and ended since
                 journals = [name for name in self.own.names() if _is_one_of(name, JOURNALS)]
@@ -148,51 +150,31 @@ class RunFolder:
             self.log(line)
 
     def write_config(self) -> None:
-        self._write("config.json", to_json(self.config))
-
-    def _write(self, name: str, data: bytes, append: bool = False) -> None:
-        try:
-            self.own.append(name, data) if append else self.own.write(name, data)
-        except OSError as error:
-            raise RunError(
-                f"Cannot write {self.path / name}: {error.strerror}. Free some space, then resume."
-            ) from error
+        self.own.write("config.json", to_json(self.config))
 
     def status(self, state: str, step: int, steps: int) -> None:
-        self._write("status.json", to_json({"state": state, "step": step, "steps": steps}))
+        self.own.write("status.json", to_json({"state": state, "step": step, "steps": steps}))
 
     def log(self, line: str) -> None:
-        self._write("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode(), append=True)
-
-    # ------------------------------------------------------------ history and checkpoints
+        self.own.append("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
 
     def append(self, rows: "pd.DataFrame") -> None:
         data = rows.to_csv(index=False, header=self.history_bytes == 0).encode()
-        self._write("history.csv", data, append=True)
+        self.own.append("history.csv", data)
         self.history_bytes += len(data)
         self.history_crc = zlib.crc32(data, self.history_crc)
 
-    def repair_history(self, rows: "pd.DataFrame", t: int) -> None:
-        """Keep the complete rows of a lost process before step t, and add those it did not write."""
-        lines = self._history().splitlines(keepends=True)
-        complete = [line for line in lines if line.endswith(b"\n")]
-        steps = [row["step"] for row in parse_rows(b"".join(complete).decode())]
-        data = b"".join(complete[:1] + [line for line, step in zip(complete[1:], steps, strict=True) if step < t])
-        self._write("history.csv", data)
-        self.history_bytes, self.history_crc = len(data), zlib.crc32(data)
-        if len(rows):  # there is none before the first evaluation
-            missing = rows[~rows.step.isin(steps) & (rows.step < t)]
-            if len(missing):
-                self.append(missing)
+    def rewrite_history(self, rows: "pd.DataFrame") -> None:
+        """Replace history.csv, of which an evaluation is made again."""
+        self.own.write("history.csv", b"")
+        self.history_bytes = self.history_crc = 0
+        if len(rows):
+            self.append(rows)
 
     def save(self, step: int, arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> None:
         notes = notes | {"history": [self.history_bytes, self.history_crc]}
-        folder = self.path / "checkpoints"
-        try:
-            self.own.sync("history.csv")  # a checkpoint must never be newer than its history
-        except OSError as error:
-            raise checkpoints.not_written(folder, step, error) from error
-        checkpoints.save(folder, Checkpoint(step, arrays, notes), self.own)
+        self.own.sync("history.csv")  # a checkpoint must never be newer than its history
+        checkpoints.save(self.path / "checkpoints", Checkpoint(step, arrays, notes), self.own)
         self.log(f"Checkpoint of step {step}.")
 
     def newest(self) -> Path | None:
@@ -222,7 +204,7 @@ class RunFolder:
         """history.csv up to the checkpoint; the rows after it are removed, since these steps are made again."""
         self.history_bytes, self.history_crc = checkpoint.notes["history"] if checkpoint else (0, 0)
         history = self._history()[: self.history_bytes]
-        self._write("history.csv", history)
+        self.own.write("history.csv", history)
         return history.decode()
 
     def _history(self) -> bytes:
@@ -231,8 +213,6 @@ class RunFolder:
             return read_bytes(self.path / "history.csv")
         except OSError:
             return b""
-
-    # ------------------------------------------------------------ read
 
     @property
     def sites(self) -> list[str]:
@@ -247,13 +227,10 @@ class RunFolder:
         entries = stored.items() if isinstance(stored, dict) else ()
         return {name: Look(*entry) for name, entry in entries if fits(entry, (str, _is_text, _is_text))}
 
-    def read_config(self) -> dict[str, Any]:
-        return read_json(self.path / "config.json", f"{self.path} holds no run to continue")
-
     @property
     def state(self) -> str:
         """running, done, interrupted, failed, diverged; killed if it says running but no process runs; else unknown."""
-        if locks.is_held(self.path / RUNNING):
+        if is_held(self.path / RUNNING):
             return "running"
         try:
             state = read_json(self.path / "status.json", "").get("state")
@@ -295,3 +272,23 @@ def _is_history(data: bytes) -> bool:
     except (ValueError, csv.Error):
         return False
     return all(None not in row and type(row.get("run")) is type(row.get("step")) is int for row in rows)
+
+
+def graph_json(topology: "Topology") -> dict[str, Any]:
+    """Name and nodes; unless it is too large, also its weighted edges and how many messages each node sends in an exchange.
+
+    An edge is [sender, receiver, weight]; on an undirected graph it stands for both directions. Of a graph that changes with
+    time, the weights and messages are averages over a period.
+    """
+    out: dict[str, Any] = {"name": topology.name, "nodes": topology.nodes, "directed": topology.directed}
+    if topology.messages <= MOST_EDGES * (1 if topology.directed else 2):
+        edges = topology.graph.edges(data="weight")
+        out |= {"rho": float(topology.rho), "edges": [[int(i), int(j), float(w)] for i, j, w in edges]}
+        out["messages"] = np.mean([_sent(each) for each in topology.each], axis=0).tolist()
+    return out
+
+
+def _sent(topology: "Topology") -> np.ndarray:
+    """How many others receive from each node."""
+    W = topology.sparse
+    return (W != 0).sum(axis=0) - (W.diagonal() != 0)

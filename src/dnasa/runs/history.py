@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dnasa.arrays import concatenate
-from dnasa.core import COLUMNS, Array, InputError, Network, Rule, UserCode
+from dnasa.checks import UserCode
+from dnasa.core import COLUMNS, Array, InputError, Network, Rule
 from dnasa.problems.prox import checked
 from dnasa.rules.registry import Variant, VariantGroup
 from dnasa.runs import metrics
@@ -30,8 +32,29 @@ class Evaluation(NamedTuple):
     rows: list[dict[str, Any]]
     mean: Array
 
-    def __repr__(self) -> str:
-        return f"Evaluation at step {self.step} of {len(self.rows)} runs, means of shape {tuple(self.mean.shape)}"
+
+@dataclass(frozen=True)
+class Record:
+    """What `solve` measures, when it stops early, and how often it writes checkpoints.
+
+    Attributes:
+        metrics: Metrics of your own by name: functions of the mean answer `(d,)` that return a number.
+        callback: Called with an `Evaluation` at every evaluation, in the first process. The run stops when it returns true.
+        patience: Stop early: a run stops when its loss on the validation rows has not improved for this many evaluations. What
+            is evaluated is then the average of the evaluated answers, and the result is the best of them.
+        checkpoint_every: The number of steps between checkpoints.
+
+    Example:
+        ```python
+        small = lambda evaluation: evaluation.rows[0]["grad_norm"] < 1e-3
+        dnasa.solve(problem, graph, steps=1000, record=dnasa.Record(callback=small))
+        ```
+    """
+
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    callback: Callable[[Evaluation], Any] | None = None
+    patience: int | None = None
+    checkpoint_every: int | None = None
 
 
 class Recorder:
@@ -69,8 +92,6 @@ class Recorder:
     @property
     def all_diverged(self) -> bool:
         return self.divergence.all_runs
-
-    # ------------------------------------------------------------ evaluation
 
     def answers(self, snapshots: Sequence[Any]) -> Array:
         """What the user gets of every run and local node, (variants, seeds, k, d)."""
@@ -207,8 +228,6 @@ class Recorder:
         has_eta = any(variant.eta is not None for variant in self.variants)
         return table if has_eta else table.drop(columns="eta", errors="ignore")
 
-    # ------------------------------------------------------------ for checkpoints and results
-
     def notes(self) -> dict[str, Any]:
         return self.divergence.notes() | {
             "seconds": time.perf_counter() - self.started - self.eval_seconds,
@@ -256,10 +275,9 @@ def _check_evaluated(local: Any, mean: Array) -> None:
     if not isinstance(local, Mapping):
         raise InputError(f"The problem's evaluate must return a dictionary of arrays, not {type(local).__name__}.")
     for name, value in local.items():
-        wanted, shape = tuple(mean.shape if name == "gradient" else mean.shape[:-1]), getattr(value, "shape", None)
-        if shape is None or tuple(shape) != wanted:
-            kind = f"is of type {type(value).__name__}" if shape is None else f"has shape {tuple(shape)}"
-            raise InputError(f"'{name}' of the problem's evaluate {kind}: return an array of shape {wanted}.")
+        wanted = tuple(mean.shape if name == "gradient" else mean.shape[:-1])
+        if tuple(getattr(value, "shape", ())) != wanted:
+            raise InputError(f"'{name}' of the problem's evaluate must be an array of shape {wanted}.")
 
 
 def _by_run(a: Array, axes: int) -> Array:

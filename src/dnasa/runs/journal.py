@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,28 +48,30 @@ class Journal(logging.Handler):
     def __init__(self, path: Path, site: str, traffic: "Traffic", names: Sequence[str]):
         super().__init__(logging.INFO)
         self.setFormatter(JsonFormatter())
-        self.path, self.site = path, site
-        self.own = OwnFiles(path)
+        self.site = site
+        self.own = OwnFiles(make_folder(path))
+        self.files = {kind: f"{kind}-{site.replace(' ', '-')}.jsonl" for kind in ("events", "audit")}
+        self.own.claim(list(self.files.values()))
         self.audit = Audit(traffic, names)
         self.audited = 0  # the steps whose messages are in the audit
-        self.waiting: list[logging.LogRecord] = []
-        make_folder(path)
-        self.write(0)
+        self.waiting: list[str] = []
         LOGGER.addHandler(self)
         traffic.report = self._report
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep an event and write it, if possible at once: a thread of the network cannot end the run, the next `write` can."""
         if getattr(record, "fields", {}).get("site") == self.site:
-            self.waiting.append(record)
+            self.waiting.append(self.format(record))
             with suppress(InputError, RunError):
-                self._write_events()
+                self._append("events", self.waiting)
+                self.waiting.clear()
 
     def write(self, t: int) -> None:
         """Write the events that wait, and what was sent since the last time, up to step t."""
-        self._write_events()
         self.acquire()
         try:
+            self._append("events", self.waiting)
+            self.waiting.clear()
             time = datetime.now(UTC).isoformat(timespec="milliseconds")
             head = {"time": time, "site": self.site, "steps": [self.audited, t]}
             self._append("audit", [json.dumps(head | line) for line in self.audit.lines()])
@@ -83,25 +85,8 @@ class Journal(logging.Handler):
 
     def detach(self) -> None:
         """Receive no more events."""
-        LOGGER.handlers = [
-            other for other in LOGGER.handlers if other is not self
-        ]  # other threads iterate over the old list
+        LOGGER.handlers = [each for each in LOGGER.handlers if each is not self]  # threads iterate over the old list
 
-    def _write_events(self) -> None:
-        self.acquire()
-        try:
-            self._append("events", map(self.format, self.waiting))
-            self.waiting.clear()
-        finally:
-            self.release()
-
-    def _append(self, kind: str, lines: Iterable[str]) -> None:
-        name = f"{kind}-{self.site.replace(' ', '-')}.jsonl"
-        data = "".join(f"{line}\n" for line in lines).encode()
-        try:
-            if data:
-                self.own.append(name, data)
-        except OSError as error:
-            raise RunError(
-                f"Cannot write {self.path / name}: {error.strerror}. Free some space, then resume."
-            ) from error
+    def _append(self, kind: str, lines: Sequence[str]) -> None:
+        if lines:
+            self.own.append(self.files[kind], "".join(f"{line}\n" for line in lines).encode())

@@ -3,17 +3,25 @@
 `files.json` lists them, each before it is created, so that no file is left unlisted whenever a process is killed. Whatever is
 not on the list is the user's. Nothing in the folder is followed through a symbolic link. Several processes may write at the
 same time, such as a run and `dnasa report --html`, so the list is changed under a lock.
+
+The operating system releases a lock when its process ends, however it ends. Where there is no `fcntl`, as on Windows, or the
+file system has no locks, nothing is locked.
 """
 
 import os
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from dnasa.core import InputError, RunError
 from dnasa.files import open_regular, read_bytes, read_json, to_json, write_durably
-from dnasa.runs import locks
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:
+    fcntl = None
 
 LIST, DRAFT, LIST_LOCK = "files.json", ".draft", ".files.lock"
 LOCK, RUNNING = ".lock", ".running"  # of a run
@@ -61,25 +69,14 @@ class OwnFiles:
                 kind = "a symbolic link" if path.is_symlink() else "not a regular file"
                 raise InputError(f"{path} is {kind}: replace it with the file of the run, or choose another folder.")
 
-    # ------------------------------------------------------------ write
-
     def begin(self) -> None:
         """Make a list, unless there is one."""
-        if self.begun:
-            return
-        others = [name for name in sorted(ALWAYS) if os.path.lexists(self.path / name)]
-        if others and not self.begun:  # another process may just have begun
-            raise self._not_ours(others[0])
-        draft = self.path / f"{DRAFT}-{os.urandom(4).hex()}"
-        write_durably(draft, _listing(()), sync=False)
-        try:
-            os.link(draft, self.path / LIST)  # it never replaces another one
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without hard links
-            os.replace(draft, self.path / LIST)
-        finally:
-            draft.unlink(missing_ok=True)
+        if not self.begun:
+            with self._locked():
+                if not self.begun:
+                    if os.path.lexists(self.path / DRAFT):
+                        raise self._not_ours(DRAFT)
+                    write_durably(self.path / LIST, _listing(()), self.path / DRAFT, sync=False)
 
     def claim(self, names: Collection[str]) -> None:
         """Put names on the list; an error if there is such a file already."""
@@ -111,52 +108,55 @@ class OwnFiles:
         write_durably(path, data, self.path / DRAFT, sync)
 
     def _locked(self) -> AbstractContextManager[Any]:
-        return locks.acquire(self.path / LIST_LOCK, wait=True) or nullcontext()
+        return acquire(self.path / LIST_LOCK, wait=True) or nullcontext()
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[Path]:
+        try:
+            yield self.inside(name)
+        except OSError as error:
+            raise RunError(
+                f"Cannot write {self.path / name}: {error.strerror}. Free some space, then resume."
+            ) from error
 
     def write(self, name: str, data: bytes) -> Path:
         """Write a file, completely or not at all."""
-        path = self.inside(name)
-        self.begin()
-        with self._locked():
-            self._claim([name])
-            if path.parent != self.path:
-                path.parent.mkdir(exist_ok=True)
-            self._write(path, data)
+        with self._writing(name) as path:
+            self.begin()
+            with self._locked():
+                self._claim([name])
+                if path.parent != self.path:
+                    path.parent.mkdir(exist_ok=True)
+                self._write(path, data)
         return path
 
     def save(self, files: Mapping[str, bytes]) -> Path:
         """Write several files; returns the folder."""
-        try:
-            for name, data in files.items():
-                self.write(name, data)
-        except OSError as error:
-            raise RunError(
-                f"Cannot write to {self.path}: {error.strerror}. Free some space, or choose another folder."
-            ) from error
+        for name, data in files.items():
+            self.write(name, data)
         return self.path
 
     def append(self, name: str, data: bytes) -> None:
-        self.claim([name])
-        path = self.inside(name)
-        with open_regular(path, append=True) as file:
-            if os.fstat(file.fileno()).st_nlink == 1:
-                file.write(data)
-                return
-        self.write(name, read_bytes(path) + data)  # a hard link: the file has another name elsewhere
+        with self._writing(name) as path:
+            self.claim([name])
+            with open_regular(path, append=True) as file:
+                if os.fstat(file.fileno()).st_nlink == 1:
+                    file.write(data)
+                    return
+            self.write(name, read_bytes(path) + data)  # a hard link: the file has another name elsewhere
 
     def sync(self, name: str) -> None:
         """Sync what was appended and the list, so that they survive a power failure."""
-        self.claim([name])
-        for each in (name, LIST):
-            with open_regular(self.inside(each), append=True) as file:
-                os.fsync(file.fileno())
+        with self._writing(name):
+            self.claim([name])
+            for each in (name, LIST):
+                with open_regular(self.inside(each), append=True) as file:
+                    os.fsync(file.fileno())
 
     def rename(self, name: str, new: str) -> None:
         self.claim([new])
         os.replace(self.inside(name), self.inside(new))
         self.forget(name)
-
-    # ------------------------------------------------------------ remove
 
     def remove(self, name: str) -> None:
         self.inside(name).unlink(missing_ok=True)
@@ -205,3 +205,32 @@ def _is_inside(name: object) -> bool:
         return False
     parts = PurePosixPath(name).parts
     return "/".join(parts) == name != "" and ".." not in parts and all(len(os.fsencode(part)) < 256 for part in parts)
+
+
+def acquire(path: Path, wait: bool = False) -> BinaryIO | None:
+    """An open file that holds the lock until it is closed; None if another process holds it and `wait` is not set."""
+    file = open_regular(path, append=True)
+    if not _lock(file, shared=False, wait=wait):
+        file.close()
+        return None
+    return file
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds the lock. Holds a shared lock for a moment, so `acquire` must wait on such a file."""
+    try:
+        with open_regular(path) as file:
+            return not _lock(file, shared=True, wait=False)
+    except OSError:
+        return False
+
+
+def _lock(file: BinaryIO, shared: bool, wait: bool) -> bool:
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return True

@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal
 
 from dnasa.core import InputError
@@ -14,7 +15,7 @@ MetricRows = Sequence[Mapping[str, Any]]
 
 
 class Display:
-    """Shows nothing; counts steps and samples per second from the first step of this process, and the seconds left."""
+    """Shows nothing; measures the speed from the first step of this process."""
 
     EVERY = math.inf  # seconds between two updates
 
@@ -22,7 +23,7 @@ class Display:
         self.steps, self.batch = steps, batch
         self.first: int | None = None
         self.begun = self.updated = self.steps_per_second = 0.0
-        self.samples_per_step, self.loss = 0, math.nan
+        self.loss = math.nan
 
     def __enter__(self) -> "Display":
         return self
@@ -30,10 +31,9 @@ class Display:
     def __exit__(self, *error: object) -> None: ...
 
     def show(self, t: int, rows: MetricRows) -> None:
-        """Show an evaluation. The samples of a step are those of all nodes and runs; after a loss there are fewer nodes."""
-        self.samples_per_step = self.batch * sum(row["nodes"] for row in rows)
+        """Show an evaluation; the loss is the smallest of the runs that have not diverged."""
         losses = [row.get("train_loss", row.get("test_loss", row["consensus"])) for row in rows]
-        self.loss = min((loss for loss in losses if loss == loss), default=math.nan)  # of those that have not diverged
+        self.loss = min((loss for loss in losses if loss == loss), default=math.nan)
 
     def advance(self, t: int) -> None:
         now = time.perf_counter()
@@ -47,10 +47,6 @@ class Display:
 
     def update(self, t: int) -> None: ...
 
-    @property
-    def samples_per_second(self) -> float:
-        return self.steps_per_second * self.samples_per_step
-
     def remaining(self, t: int) -> float | None:
         return (self.steps - t) / self.steps_per_second if self.steps_per_second else None
 
@@ -61,12 +57,13 @@ class Bar(Display):
     def __init__(self, steps: int, batch: int):
         super().__init__(steps, batch)
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        fields = "{task.fields[samples]:,.0f} samples/s  loss {task.fields[loss]:.4g}  {task.fields[left]}"
-        columns = (TextColumn("[bold]training"), BarColumn(), MofNCompleteColumn(), TextColumn(fields))
-        self.bar = Progress(*columns, console=Console(stderr=True))
-        self.task = self.bar.add_task("", total=steps, samples=0.0, loss=math.nan, left="")
+        loss = TextColumn("loss {task.fields[loss]:.4g}")
+        self.bar = Progress(
+            BarColumn(), MofNCompleteColumn(), loss, TimeRemainingColumn(), console=Console(stderr=True)
+        )
+        self.task = self.bar.add_task("", total=steps, loss=math.nan)
 
     def __enter__(self) -> "Bar":
         self.bar.start()
@@ -77,41 +74,35 @@ class Bar(Display):
 
     def show(self, t: int, rows: MetricRows) -> None:
         super().show(t, rows)
-        self.bar.update(self.task, completed=t, loss=self.loss)
+        self.update(t)
 
     def update(self, t: int) -> None:
-        left = duration(self.remaining(t))
-        self.bar.update(self.task, completed=t, samples=self.samples_per_second, left=left)
+        self.bar.update(self.task, completed=t, loss=self.loss)
 
 
 class Lines(Display):
-    """A line per minute on standard error, for output that is redirected to a file."""
+    """A line each minute on standard error, for output that is redirected to a file."""
 
     EVERY = 60.0
 
     def update(self, t: int) -> None:
-        speed = f"{self.samples_per_second:,.0f} samples/s" if self.samples_per_second else ""
-        loss = f"loss {self.loss:.4g}" if math.isfinite(self.loss) else ""  # none before the first evaluation
-        parts = [f"Step {t:,} of {self.steps:,}", speed, loss, duration(self.remaining(t))]
-        print(", ".join(filter(None, parts)), file=sys.stderr, flush=True)
+        left = timedelta(seconds=round(self.remaining(t) or 0))
+        print(f"Step {t:,} of {self.steps:,}, loss {self.loss:.4g}, {left} left", file=sys.stderr, flush=True)
 
 
 class JsonLines(Display):
     """One JSON object per run and evaluation, on a line of standard output; what is not finite is null."""
 
     def show(self, t: int, rows: MetricRows) -> None:
-        super().show(t, rows)
-        progress = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "steps": self.steps,
-            "samples_per_second": self.samples_per_second,
-            "remaining_seconds": self.remaining(t),
-        }
+        samples = self.batch * sum(row["nodes"] for row in rows)  # of a step, all nodes and runs
+        speed = {"samples_per_second": self.steps_per_second * samples, "remaining_seconds": self.remaining(t)}
         for row in rows:
-            line = {
-                name: None if value in (math.inf, -math.inf) or value != value else value for name, value in row.items()
+            finite = {
+                name: value if not isinstance(value, float) or math.isfinite(value) else None
+                for name, value in row.items()
             }
-            print(json.dumps(line | progress), flush=True)
+            line = finite | {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "steps": self.steps} | speed
+            print(json.dumps(line), flush=True)
 
 
 def make_progress(steps: int, batch: int, progress: Progress) -> Display:
@@ -120,11 +111,3 @@ def make_progress(steps: int, batch: int, progress: Progress) -> Display:
         raise InputError(f"progress is True, False, None or 'json', not {progress!r:.40}.")
     default = Bar if sys.stderr.isatty() else Lines
     return {True: Bar, False: Display, None: default, "json": JsonLines}[progress](steps, batch)
-
-
-def duration(seconds: float | None) -> str:
-    """A duration as hours, minutes and seconds."""
-    if seconds is None:
-        return ""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02} left"

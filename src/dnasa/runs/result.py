@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnasa.arrays import to_numpy
-from dnasa.core import Array, InputError, first_line
+from dnasa.checks import first_line
+from dnasa.core import Array, InputError
 from dnasa.files import fits, make_folder, read_bytes, read_json, to_json
 from dnasa.runs.own_files import OwnFiles
 
@@ -104,7 +105,9 @@ class Result:
             if not (folder / name).is_file():
                 raise InputError(f"{folder} holds no saved result: {name} is missing.")
         try:
-            runs = _read_runs(folder / "runs.csv")
+            runs = pd.read_csv(io.BytesIO(read_bytes(folder / "runs.csv")), index_col="run")
+            with np.errstate(invalid="ignore"):  # an invalid step number is refused by `astype`
+                runs = runs.astype({"diverged": "Int64", "diverged_node": "Int64"})
             arrays = parsed(read_bytes(folder / "x.safetensors", largest=inf))
             x, statistics = arrays["x"], arrays.get("statistics")
             settings = read_json(folder / "settings.json", "settings.json")
@@ -129,14 +132,6 @@ def html_table(table: "pd.DataFrame", title: str = "", most: int = 30) -> str:
     body = table.head(most).to_html(index=False, na_rep="-", float_format=lambda value: f"{value:.4g}", border=0)
     left = f"<p>{len(table) - most:,} further rows</p>" if len(table) > most else ""
     return f"<p>{escape(title)}</p>{body}{left}" if title else body + left
-
-
-def _read_runs(path: Path) -> "pd.DataFrame":
-    import pandas as pd
-
-    runs = pd.read_csv(io.BytesIO(read_bytes(path)), index_col="run")
-    with np.errstate(invalid="ignore"):  # an invalid step number is refused by `astype`
-        return runs.astype({"diverged": "Int64", "diverged_node": "Int64"})
 
 
 def _check(x: np.ndarray, history: "pd.DataFrame", settings: dict[str, Any]) -> None:

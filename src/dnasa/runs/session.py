@@ -62,8 +62,6 @@ class Session:
         """The folder, in the process that writes to it."""
         return self.folder if self.network.processes.writes else None
 
-    # ------------------------------------------------------------ resume
-
     def restore(
         self, groups: Sequence[VariantGroup], snapshots: list[Snapshot], recorder: Recorder
     ) -> tuple[int, list[Snapshot]]:
@@ -112,8 +110,6 @@ class Session:
                     f"This is not the run that was saved: {name.replace('_', ' ')} was {value} and is "
                     f"{self.settings.get(name)} now. Resume with the same settings and data, or choose another folder."
                 )
-
-    # ------------------------------------------------------------ write
 
     def record(self, recorder: Recorder, t: int) -> None:
         """Append the rows of this evaluation to the history on disk; between processes, also the events and the audit."""
@@ -178,39 +174,31 @@ class Session:
         if self.writer is not None:
             self.writer.log(line)
 
-    def end(self, state: str, t: int) -> None:
-        self._end_journal(state, t)
-        if self.writer is not None:
-            self.writer.status(state, t, self.steps)
-            self.writer.log(f"{state.capitalize()} at step {t}.")
-            self.writer.close()
-
-    def _end_journal(self, state: str, t: int) -> None:
+    def end(self, state: str, t: int, reason: str = ".") -> None:
         self.events.write("ended", state=state, step=t)
         if self.journal is not None:
-            self.journal.write(t)
             self.journal.detach()
+            self.journal.write(t)
+        if self.writer is not None:
+            self.writer.status(state, t, self.steps)
+            self.writer.log(f"{state.capitalize()} at step {t}{reason}")
+            self.writer.close()
 
     def continue_with(self, network: Network, recorder: Recorder, lost: list[int], joined: list[int], t: int) -> None:
-        """Continue with the processes that are there now; the first of them writes from here on, or each of them."""
-        before, self.network = self.writer, network
+        """Continue with the processes that are there now."""
+        self.network = network
         for event, nodes in (("lost", lost), ("joined", joined)):
             for node in nodes:
                 self.events.write(event, peer=node_name(self.names, node), step=t, members=network.nodes)
-        if self.writer is not None and before is None:
-            self.writer.resume = True
-            self.writer.open()
         if self.writer is not None:
             recorder.discard(t)
-            self.writer.repair_history(recorder.frame(), t)
+            self.writer.rewrite_history(recorder.frame())
         if lost:
             self.log(f"Lost {node_names(self.names, lost)} and their data at step {t}; {network.nodes} continue.")
         if joined:
             self.log(f"Joined at step {t}: {node_names(self.names, joined)}; {network.nodes} continue.")
         if not lost and not joined:
             self.log(f"An exchange failed at step {t}, with no process lost; all continue.")
-
-    # ------------------------------------------------------------ signals
 
     def __enter__(self) -> "Session":
         self.handlers: dict[int, Any] = {}
@@ -231,12 +219,9 @@ class Session:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if kind is not None and kind is not Interrupted:
             with suppress(RunError):
-                self._end_journal("failed", self.t)
-        if self.writer is not None and kind is not None and kind is not Interrupted:
-            with suppress(RunError):
-                self.writer.status("failed", self.t, self.steps)
-                self.log(f"Failed at step {self.t}: {' '.join(str(error).split()) or kind.__name__}")
-            self.writer.close()
+                self.end("failed", self.t, f": {' '.join(str(error).split()) or kind.__name__}")
+            if self.writer is not None:
+                self.writer.close()
         self.hooks.close()
         for number, handler in self.handlers.items():
             signal.signal(number, handler)

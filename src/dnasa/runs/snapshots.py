@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import concatenate, dtype_name, like, to_numpy
-from dnasa.core import Array, InputError, Network, Sent, Snapshot, first_line, leaves, rebuilt
+from dnasa.checks import first_line
+from dnasa.core import Array, InputError, Network, Sent, Snapshot, leaves, rebuilt
 from dnasa.runs.checkpoints import Checkpoint
 from dnasa.runs.early_stopping import EarlyStopping
 

@@ -20,7 +20,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dnasa.core import InputError, first_line
+from dnasa.checks import first_line
+from dnasa.core import InputError
 from dnasa.events import Events
 from dnasa.sites.file import Sites
 from dnasa.sites.tls import client_context, names, server_context

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from dnasa.core import first_line
+from dnasa.checks import first_line
 from dnasa.events import Events
 from dnasa.sites.connecting import (
     Door,

@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dnasa.core import InputError, first_line
+from dnasa.checks import first_line
+from dnasa.core import InputError
 from dnasa.files import read_bytes
 
 AUTHORITY, CERTIFICATE, KEY, REVOKED = "authority.crt", "site.crt", "site.key", "revoked.pem"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from dnasa.core import InputError, choose, size, whole
+from dnasa.checks import choose, whole
+from dnasa.core import InputError, size
 from dnasa.data.agreement import aligned
 from dnasa.data.columns import MISSING
 from dnasa.data.reading import CONTEXT

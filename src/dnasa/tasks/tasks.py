@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.core import InputError, choose
+from dnasa.checks import choose
+from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.problems.classification import Regression
 from dnasa.problems.losses import WeightedCrossEntropy, cross_entropy

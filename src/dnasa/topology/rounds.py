@@ -11,7 +11,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.polynomial import chebyshev
 
-from dnasa.core import InputError, whole
+from dnasa.checks import whole
+from dnasa.core import InputError
 from dnasa.topology import spectrum
 from dnasa.topology.types import Changing, Topology, compact
 

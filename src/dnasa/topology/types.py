@@ -13,7 +13,8 @@ import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 
-from dnasa.core import InputError, whole
+from dnasa.checks import whole
+from dnasa.core import InputError
 from dnasa.topology import spectrum
 
 TOLERANCE = 1e-8

@@ -1,0 +1,78 @@
+"""Checks of what users give, and errors in their functions, as one line with the remedy."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from dnasa.core import InputError, RunError
+
+
+def name_user_code(error: BaseException | None, what: Callable[[], str]) -> None:
+    """Raise an exception of a user's function again as one line that names the function, with the exception as its cause."""
+    if isinstance(error, Exception) and not isinstance(error, (InputError, RunError, MemoryError)):
+        text = ": ".join(filter(None, (type(error).__name__, str(error).rstrip("."))))
+        raise InputError(f"{what()} raised {text}.") from error
+
+
+class UserCode:
+    """Wrap a call of the user's function with `name_user_code`; a call in every step has `try` instead, which costs nothing."""
+
+    def __init__(self, what: Callable[[], str]):
+        self.what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        name_user_code(error, self.what)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message without its full stop; the kind of error if it has no message."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def nodes_text(nodes: Sequence[int]) -> str:
+    """These consecutive nodes, in words."""
+    return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {nodes[0]} to {nodes[-1]}"
+
+
+def whole(name: str, value: Any, low: int = 1, high: int = 2**62) -> int:
+    """Refuse anything but a whole number in that range."""
+    try:
+        number = int(value)
+        exact = not isinstance(value, bool) and number == value
+    except (TypeError, ValueError, OverflowError):
+        exact = False
+    if not exact or not low <= number <= high:
+        wanted = "a positive whole number" if low == 1 else f"a whole number from {low} on"
+        raise InputError(f"{name} must be {wanted}, not {_quoted(value)}.")
+    return number
+
+
+def choose(kind: str, name: str, known: Any) -> Any:
+    """The value of that name, or an error that lists the known names."""
+    if name not in known:
+        raise InputError(f"Unknown {kind} '{name}'. Choose from: {', '.join(known)}.")
+    return known[name]
+
+
+def check_new_name(kind: str, name: Any, built_in: Collection[str]) -> None:
+    """Refuse a name under which nothing can be registered."""
+    if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
+        raise InputError(f"A {kind}'s name consists of letters, digits, - and _; '{name}' does not.")
+    if name in built_in:
+        raise InputError(f"'{name}' is a built-in {kind}: choose another name.")
+
+
+def positive(name: str, value: Any) -> None:
+    """Refuse anything but a finite positive number."""
+    try:
+        good = not isinstance(value, str) and 0 < float(value) < float("inf")
+    except (TypeError, ValueError, OverflowError):
+        good = False
+    if not good:
+        raise InputError(f"{name} must be a positive number, not {_quoted(value)}.")
+
+
+def _quoted(value: Any) -> Any:
+    """Quote text: '0.1' is not a number."""
+    return repr(value) if isinstance(value, str) else value
