@@ -12,7 +12,9 @@ import dnasa
 from dnasa import topology
 from dnasa.core import InputError, Network
 from dnasa.events import LOGGER, Events
+from dnasa.networks.processes import Traffic
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.journal import Journal
 
 PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(5))
 
