@@ -47,6 +47,7 @@ class Plan(NamedTuple):
     node_data: str  # a checksum of all nodes' data
     node_weights: np.ndarray | None  # (n,), or (seeds, n) where nodes have different rows for each seed
     start: Array  # of the first seed, for the settings
+    trained: bool  # whether the user gave a start
     weight_decay: float
 
 
@@ -89,6 +90,7 @@ def make_plan(
         checksum,
         _node_weights(options.node_weights, topology.nodes, rows),
         points[0],
+        start is not None,
         float(options.weight_decay),
     )
 
