@@ -65,7 +65,7 @@ class Mailbox(Protocol):
     """What an engine must offer to a real node."""
 
     def post(self, neighbour: int, offer: Offer) -> None:
-        """Send an offer without waiting; it may get lost."""
+        """Send an offer without waiting."""
 
     def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
         """What has arrived since the last call, with the sender; None in place of an offer: this neighbour has left.
@@ -74,10 +74,10 @@ class Mailbox(Protocol):
         """
 
 
-def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailbox, again: float = 1.0) -> None:
+def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailbox) -> None:
     """Step until all nodes together have taken the steps of the run, on average, or all neighbours have ended.
 
-    `gradient(point, step)` is for this node's own step. A node that waits for `again` seconds sends again what may be lost.
+    `gradient(point, step)` is for this node's own step.
     """
     arrived: deque[tuple[int, Offer | None]] = deque()
 
@@ -101,11 +101,8 @@ def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailb
         post(node.begin(gradients))
         while not node.can_end:
             if not arrived:
-                arrived.extend(mailbox.take(again))
-            if arrived:
-                read()
-            else:
-                post(node.pairs.unconfirmed)
+                arrived.extend(mailbox.take(math.inf))
+            read()
         node.end()
 
 
@@ -127,7 +124,7 @@ class OwnNode(Stepper):
         assert self.network.processes.mailbox is not None
         self.mailbox = self.network.processes.mailbox()
         self.take = self.mailbox.take
-        run_node(self.node, gradient, self, again=math.inf)
+        run_node(self.node, gradient, self)
         self.mailbox.end()
 
     def post(self, neighbour: int, offer: Offer) -> None:

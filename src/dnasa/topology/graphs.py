@@ -12,7 +12,7 @@ from functools import reduce, wraps
 from inspect import signature
 from itertools import pairwise
 from math import log2
-from typing import Any, Protocol
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -31,21 +31,15 @@ ARGUMENTS = (
 )
 
 
-class Maker(Protocol):
-    """Makes a graph of n nodes with these weights."""
-
-    def __call__(self, n: int, weights: str | None = None) -> Topology: ...
-
-
 def named(
     default: Weights = laplacian, parameters: Callable[[int], str] = lambda n: ""
-) -> Callable[[Callable[[int], Any]], Maker]:
+) -> Callable[[Callable[[int], Any]], Callable[..., Topology]]:
     """Decorate a function of n that returns the adjacency matrix: its name then makes the graph.
 
     `adjacency[i, j]` is the number of edges over which i receives from j. `parameters` are for titles.
     """
 
-    def add(adjacency: Callable[[int], Any]) -> Maker:
+    def add(adjacency: Callable[[int], Any]) -> Callable[..., Topology]:
         @wraps(adjacency)
         def make(n: int, weights: str | None = None) -> Topology:
             n = node_count(n)
@@ -289,26 +283,10 @@ def without(topology: Topology, lost: Sequence[int]) -> Topology:
         return topology.remake(topology.nodes - len(set(lost)))
     graph = topology.graph.copy()
     graph.remove_nodes_from(lost)
-    if not graph:
-        raise InputError("No node is left.")
-    graph.add_edges_from(_missing_directed(graph) if topology.directed else _missing(graph))
+    parts = nx.strongly_connected_components(graph) if topology.directed else nx.connected_components(graph)
+    nodes = [min(sorted(part), key=graph.degree) for part in parts][::-1]  # senders first: some edges are there already
+    graph.add_edges_from(pairwise([*nodes, *nodes[:1]]))  # a cycle through all parts
     return from_networkx(nx.convert_node_labels_to_integers(graph, ordering="sorted"), name=topology.name)
-
-
-def _missing(graph: nx.Graph) -> list[tuple[int, int]]:
-    """The fewest edges that make the graph connected, between nodes with few edges."""
-    return list(pairwise(_lowest_degree(graph, part) for part in nx.connected_components(graph)))
-
-
-def _missing_directed(graph: nx.DiGraph) -> list[tuple[int, int]]:
-    """A cycle through all strongly connected parts, which makes the graph strongly connected."""
-    parts = reversed(list(nx.strongly_connected_components(graph)))  # senders first: some edges are there already
-    nodes = [_lowest_degree(graph, part) for part in parts]
-    return list(zip(nodes, [*nodes[1:], nodes[0]], strict=True)) if len(nodes) > 1 else []
-
-
-def _lowest_degree(graph: nx.Graph, nodes: set[int]) -> int:
-    return min(sorted(nodes), key=graph.degree)
 
 
 # ---------------------------------------------------------------- by name
