@@ -24,15 +24,7 @@ from dnasa.core import (
 )
 from dnasa.engine.late import Late, OwnNode
 from dnasa.engine.plan import Plan, RunOptions, make_plan, run_settings
-from dnasa.engine.recovery import (
-    Position,
-    changes,
-    positions_of,
-    received_state,
-    reconnect,
-    surviving,
-    warn_of_changes,
-)
+from dnasa.engine.recovery import Position, changes, positions_of, received_state, reconnect, surviving, warn_of_changes
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state, explained
 from dnasa.problems.metrics import larger_is_better

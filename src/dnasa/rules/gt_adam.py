@@ -64,10 +64,5 @@ def gt_adam(eta: Schedule, *, beta1: float = 0.9, beta2: float = 0.999, eps: flo
         return s._replace(x=x + move, y=y, move=())
 
     return Rule(
-        init,
-        send,
-        receive,
-        restart=lambda s: s._replace(y=s.g),
-        estimate=lambda s: s.y,
-        stepsize=lambda s, t: eta(t),
+        init, send, receive, restart=lambda s: s._replace(y=s.g), estimate=lambda s: s.y, stepsize=lambda s, t: eta(t)
     )

@@ -51,10 +51,5 @@ def mt(eta: Schedule, *, beta: float = 0.9) -> Rule:
         return (1 - beta) * (s.u - s.c)
 
     return Rule(
-        init,
-        send,
-        receive,
-        restart=lambda s: s._replace(c=0 * s.c),
-        estimate=estimate,
-        stepsize=lambda s, t: eta(t),
+        init, send, receive, restart=lambda s: s._replace(c=0 * s.c), estimate=estimate, stepsize=lambda s, t: eta(t)
     )
