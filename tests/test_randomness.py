@@ -49,7 +49,7 @@ def test_streams_do_not_repeat_or_correlate() -> None:
 def test_the_streams_of_the_package_are_those_of_earlier_versions() -> None:
     source = "".join(path.read_text() for path in Path(randomness.__file__).parent.rglob("*.py"))
     used = set(re.findall(r'(?:Streams|Samples|Normals|Generators)\(\s*"([^"]+)"', source))
-    assert {"batch", "random k", "dropped", "least", "custom"} <= used
+    assert {"batch", "dropped", "least", "custom"} <= used
     for purpose in used:
         assert Streams(purpose).purpose == int.from_bytes(purpose.encode()[:8].ljust(8), "little")
     assert [Streams(name).at(3, 1, 2).integers(2**63) for name in ("batch", "random k")] == [

@@ -196,16 +196,9 @@ def test_a_batched_gradient_may_return_the_same_memory_again() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gradient": 3.0}, r"gradient must be a function gradient\(x, node, rng\), not float"),
-        (
-            {"gradient": lambda x: x},
-            r"gradient\(x, node, rng\); its arguments are \(x\): too many positional arguments",
-        ),
-        ({"gradient": lambda x, i, r, s: x, "batched": True}, r"gradient\(x, nodes, rngs\); .* missing .*'s'"),
-        ({"loss": lambda x: 0.0}, r"loss must be a function loss\(x, node\); its arguments are \(x\)"),
-        ({"full_gradient": np.zeros(3)}, r"full_gradient must be a function full_gradient\(x, node\), not ndarray"),
-        ({"evaluate": {"a": 1.0}}, r"evaluate must be a function evaluate\(x\), not dict"),
-        ({"prox": lambda x: x}, r"prox must be a function prox\(x, step\)"),
+        ({"gradient": 3.0}, "gradient must be a function, not float"),
+        ({"full_gradient": np.zeros(3)}, "full_gradient must be a function, not ndarray"),
+        ({"evaluate": {"a": 1.0}}, "evaluate must be a function, not dict"),
     ],
 )
 def test_what_is_not_a_function_of_these_arguments_is_refused(options: dict[str, Any], message: str) -> None:

@@ -15,16 +15,10 @@ from dnasa.core import Messages
 
 
 class Offer(NamedTuple):
-    """What a node sends to a neighbour.
+    """What a node sends to a neighbour."""
 
-    Attributes:
-        number: The number of the exchange with this neighbour, from 0.
-        steps: The mean number of steps of all nodes, as the sender knows it.
-        messages: The rule's messages.
-    """
-
-    number: int
-    steps: float
+    number: int  # of the exchange with this neighbour, from 0
+    steps: float  # the mean number of steps of all nodes, as the sender knows it
     messages: Messages
 
 
@@ -64,10 +58,8 @@ class Pairs:
     """All exchanges of a node. It calls `begin` after the gradients of a step, and `end` once nobody is overdue.
 
     `steps` is the mean number of steps of all nodes, as this node knows it: it is exchanged like a message.
-
-    Args:
-        weights: The weight of each neighbour, W_ij = W_ji.
-        late: An exchange may last for this many steps after the one it began in; then the node waits for it.
+    The neighbours' `weights` are W_ij = W_ji. An exchange may last for `late` steps after the one it began in; then the node
+    waits for it.
     """
 
     def __init__(self, weights: Mapping[int, float], late: int):

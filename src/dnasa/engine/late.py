@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -61,23 +61,12 @@ def make_pairs(graph: Any, i: int, late: int) -> Pairs:
 # ---------------------------------------------------------------- real nodes
 
 
-class Mailbox(Protocol):
-    """What an engine must offer to a real node."""
-
-    def post(self, neighbour: int, offer: Offer) -> None:
-        """Send an offer without waiting."""
-
-    def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
-        """What has arrived since the last call, with the sender; None in place of an offer: this neighbour has left.
-
-        Where nothing has, wait for it, `seconds` at most.
-        """
-
-
-def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailbox) -> None:
+def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Any) -> None:
     """Step until all nodes together have taken the steps of the run, on average, or all neighbours have ended.
 
-    `gradient(point, step)` is for this node's own step.
+    `gradient(point, step)` is for this node's own step. `mailbox.post(neighbour, offer)` sends without waiting;
+    `mailbox.take(seconds)` gives what has arrived, with the sender, waiting for it so long if nothing has. None in place of an
+    offer: this neighbour has left.
     """
     arrived: deque[tuple[int, Offer | None]] = deque()
 

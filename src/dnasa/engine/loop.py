@@ -183,8 +183,10 @@ class Run:
             with closing(self._stepper()) as self.stepper:
                 try:
                     self._loop()
-                except Exception as error:
-                    name_step(error, self.t)
+                except Exception as raised:
+                    error = explained(raised)
+                    if isinstance(error, InputError):
+                        raise InputError(f"At step {self.t}: {error}") from error.__cause__ or error
                     raise
                 self.snapshots = self.stepper.snapshots
                 return self.network.processes.gather(self.recorder.final_answers(self.snapshots))
@@ -385,13 +387,6 @@ class SiteRun(LateRun):
         self.bar.advance(self.t)
         self.session.step(self.t)
         return self._of_node(point, self.network.local_nodes[0], step)
-
-
-def name_step(error: Exception, t: int) -> None:
-    """Raise a user's mistake again, with the step."""
-    error = explained(error)
-    if isinstance(error, InputError):
-        raise InputError(f"At step {t}: {error}") from error.__cause__ or error
 
 
 def as_gradient(g: Any, point: Array) -> Array:

@@ -156,7 +156,8 @@ class Decentralized(torch.optim.Optimizer):
                 losses.append(self._collected(closure))
             gradients = self.node.gradients(closure)
             if not self._all_skip(gradients):
-                self._take_step(gradients)
+                with self.recovery.exchange():
+                    self.node.step(gradients)
 
         try:
             self.recovery.step(attempt, self.recovery.miss_step)
@@ -175,7 +176,9 @@ class Decentralized(torch.optim.Optimizer):
             has_batch, skip = self._vote(has_batch=False, skip=False)
             if has_batch and not skip:
                 self.zero_grad()
-                self._take_step(self.node.gradients(self.zero_grad))
+                gradients = self.node.gradients(self.zero_grad)
+                with self.recovery.exchange():
+                    self.node.step(gradients)
             return has_batch
 
         return self.recovery.step(attempt, lambda: True)
@@ -222,19 +225,19 @@ class Decentralized(torch.optim.Optimizer):
 
     def _check_finite(self, gradients: tuple[Tensor, ...]) -> None:
         """Stop all processes before a gradient that is not finite is mixed in."""
-        if self.node.alone_on_gpu or all(map(_is_finite, gradients)):
-            return
         parameters = self.node.parameters
+        if (
+            self.network.nodes == 1 and parameters.gradient.is_cuda
+        ):  # nothing is mixed, and a check would wait for the GPU
+            return
+        if all(map(_is_finite, gradients)):
+            return
         worst = next(views(g, parameters.trained) for g in gradients if not _is_finite(g))
         name = next(name for name, g in zip(parameters.names, worst, strict=True) if not _is_finite(g))
         where = f"At {self.network.processes.name_of(self.network.rank)}, step {self.t + 1}"
         reason = f"{where}: the gradient of {name} is not finite. Check this process's batch, loss and weights."
         self.network.processes.membership.fail(reason)
         raise RunError(reason)
-
-    def _take_step(self, gradients: tuple[Tensor, ...]) -> None:
-        with self.recovery.exchange():
-            self.node.step(gradients)
 
     # ------------------------------------------------------------ gradients, groups and checkpoints
 

@@ -62,7 +62,9 @@ class Wrapping:
         if self.sharded:
             raise InputError(SHARDED)
         model = self.model
-        if not isinstance(model, DistributedDataParallel) or keeps_gradients(model):
+        if not isinstance(model, DistributedDataParallel) or not model.require_forward_param_sync:  # inside `no_sync`
+            return
+        if any(hook is noop_hook for hook, _ in model._comm_hooks):  # after `local_gradients`
             return
         averaged = dist.get_process_group_ranks(model.process_group)
         if len(averaged) > 1 and not self.ranks.issuperset(averaged):
@@ -71,11 +73,6 @@ class Wrapping:
                 "dnasa.optim.local_gradients(model) before the first backward pass. Inside a site: "
                 "DistributedDataParallel(model, process_group=site)."
             )
-
-
-def keeps_gradients(model: DistributedDataParallel) -> bool:
-    """Whether the last backward pass averaged nothing: after `local_gradients`, or inside `no_sync`."""
-    return not model.require_forward_param_sync or any(hook is noop_hook for hook, _ in model._comm_hooks)
 
 
 def is_sharded(module: nn.Module) -> bool:

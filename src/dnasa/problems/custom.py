@@ -1,6 +1,5 @@
 """A problem defined by a gradient function."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import isfinite
@@ -55,15 +54,16 @@ class Custom(Problem):
         evaluate: Callable[[Array], Mapping[str, Any]] | None = None,
         prox: Prox | None = None,
     ):
-        for name, function, arguments in (
-            ("gradient", gradient, _arguments(batched)),
-            ("loss", loss, "x, node"),
-            ("full_gradient", full_gradient, "x, node"),
-            ("evaluate", evaluate, "x"),
-            ("prox", prox, "x, step"),
-        ):
-            if function is not None or name == "gradient":
-                _check_function(name, function, arguments)
+        functions = {
+            "gradient": gradient,
+            "loss": loss,
+            "full_gradient": full_gradient,
+            "evaluate": evaluate,
+            "prox": prox,
+        }
+        for name, function in functions.items():
+            if not callable(function) and (function is not None or name == "gradient"):
+                raise InputError(f"{name} must be a function, not {type(function).__name__}.")
         self.point = _starting_point(start)
         self.nodes = None if nodes is None else whole("nodes", nodes)
         self.gradient_function, self.batched, self.prox = gradient, batched, prox
@@ -82,17 +82,12 @@ class Custom(Problem):
             batched: Whether `loss` computes all nodes and runs in one call.
             **options: The other arguments of `Custom`.
 
-        Returns:
-            The problem, whose gradients torch computes.
-
         Example:
             >>> targets = torch.tensor([1.0, 2.0, 6.0])  # of three nodes
             >>> problem = Custom.from_loss(lambda x, node, rng: ((x - targets[node]) ** 2).sum(), start=np.zeros(1), nodes=3)
         """
         with needed_by("Custom.from_loss"):
             import torch
-
-        _check_function("loss", loss, _arguments(batched))
 
         def gradient(x: Array, node: Any, rng: Any) -> Array:
             point = x.detach().requires_grad_()
@@ -196,24 +191,6 @@ class Custom(Problem):
         g = _like(value, x, f"full gradient of node {node}")
         _number(f"largest entry of the full gradient of node {node}", abs(g).max(), x)
         return g
-
-
-def _arguments(batched: bool) -> str:
-    return "x, nodes, rngs" if batched else "x, node, rng"
-
-
-def _check_function(name: str, function: Any, arguments: str) -> None:
-    wanted = f"{name} must be a function {name}({arguments})"
-    if not callable(function):
-        raise InputError(f"{wanted}, not {type(function).__name__}.")
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some compiled functions have none
-        return
-    try:
-        signature.bind(*arguments.split(", "))
-    except TypeError as error:
-        raise InputError(f"{wanted}; its arguments are {signature}: {error}.") from None
 
 
 def _starting_point(start: Array) -> Array:

@@ -118,9 +118,6 @@ def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This
         rounds: Mixing rounds per exchange.
         name: What the error message calls the rule.
         every: Steps from one that exchanges to the next.
-
-    Raises:
-        InputError: If the graph is directed or changes, or W has too small an eigenvalue for the rule.
     """
     needs, refusal = rule.needs, ""
     if topology.directed and not needs.directed:
