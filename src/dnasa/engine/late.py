@@ -58,9 +58,6 @@ def make_pairs(graph: Any, i: int, late: int) -> Pairs:
     return Pairs({j: float((W[i, j] + W[j, i]) / 2) for j in graph.neighbours(i)}, late)
 
 
-# ---------------------------------------------------------------- real nodes
-
-
 def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Any) -> None:
     """Step until all nodes together have taken the steps of the run, on average, or all neighbours have ended.
 
@@ -120,9 +117,6 @@ class OwnNode(Stepper):
         self.sent.messages += 1
         self.sent.bytes += row_bytes(self.network, offer.messages, 0)
         self.mailbox.post(neighbour, offer)
-
-
-# ---------------------------------------------------------------- simulated nodes
 
 
 class Late(Stepper):

@@ -91,9 +91,6 @@ def moments() -> tuple[Schedule, Schedule]:
     return lambda t: max(0.1, 1 / (t + 1)), lambda t: min(0.999, 1 - 1 / (t + 1))
 
 
-# ---------------------------------------------------------------- schedules by name
-
-
 @dataclass(frozen=True)
 class ScheduleSpec:
     """What a rule's maker is called with: `make(n, T, eta)` gives the schedules for n nodes, T steps and the stepsize eta.
@@ -129,9 +126,6 @@ def with_second(specs: dict[str, ScheduleSpec], second: Callable[[int], Schedule
         return replace(spec, make=lambda n, T, eta: (*spec(n, T, eta), second(n)))
 
     return {name: both(spec) for name, spec in specs.items()}
-
-
-# ---------------------------------------------------------------- several side by side
 
 
 def side_by_side(schedules: Sequence[Schedule], x: Array, steps: int = 2**62) -> Schedule:
