@@ -206,6 +206,16 @@ def assign(*fields: str) -> Callable[[State, Messages], State]:
     return lambda state, mixed: state._replace(**dict(zip(fields, mixed, strict=True)))
 
 
+def zeros(state: Callable[..., State]) -> Callable[[Array], State]:
+    """An `init` of states whose arrays without a default, all but x, are 0 at the start."""
+    kind: Any = state
+    others = len(kind._fields) - len(kind._field_defaults) - 1
+    return lambda x: kind(x, *(0 * x for _ in range(others)))
+
+
+# ---------------------------------------------------------------- states as flat lists of named arrays
+
+
 def leaves(state: State, prefix: str = "") -> dict[str, Array]:
     """All arrays of a state by name, in order; those of nested tuples as `outer.inner`.
 

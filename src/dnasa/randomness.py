@@ -28,24 +28,16 @@ def scramble(word: Any) -> Any:
     return word ^ (word >> 31)
 
 
-def purpose_bytes(purpose: str) -> bytes:
-    """Eight bytes for a purpose: its text if that is short enough, otherwise a hash of it."""
-    from hashlib import blake2b
-
-    text = purpose.encode()
-    return text.ljust(8) if len(text) <= 8 else blake2b(text, digest_size=8).digest()
-
-
 class Streams:
     """One generator that is reset to the stream of (seed, node, block): much cheaper than a generator for each stream.
 
-    Streams of different purposes (batches, test data, ...) are independent of each other. Where `rounded`, the words of their
+    Streams of different purposes (up to 8 letters) are independent of each other. Where `rounded`, the words of their
     initial states have the 53 bits of a float64, as those of all published samples that are drawn in blocks.
     """
 
     def __init__(self, purpose: str, rounded: bool = False):
         self.rounded = rounded
-        self.purpose = int.from_bytes(purpose_bytes(purpose), "little")
+        self.purpose = int.from_bytes(purpose.encode().ljust(8), "little")
         self.bits = np.random.SFC64(0)
         self.generator = np.random.Generator(self.bits)
 
@@ -91,7 +83,6 @@ class Generators:
             self.block = block
             self.block_states = np.concatenate([self.streams.states(seed, nodes, steps) for seed in self.seeds], axis=1)
         self.states, self.pending = self.block_states[row].copy(), True
-        self.halves = np.zeros(len(self.states), np.uint64)  # 32 bits that a stream has left of its last 64
         return self
 
     def __len__(self) -> int:
@@ -109,8 +100,8 @@ class Generators:
         """NumPy's generators, set to the states of this step when they are first wanted in it."""
         if self.pending:
             every = (generator for row in self._generators for generator in row)
-            for generator, words, half in zip(every, self.states, self.halves.tolist(), strict=True):
-                restart(generator.bit_generator, words, half)
+            for generator, words in zip(every, self.states, strict=True):
+                restart(generator.bit_generator, words)
             self.pending = False
         return self._generators
 
@@ -120,18 +111,6 @@ class Generators:
             return self._draw("standard_normal", size, **options)
         out = np.empty(self._shape(size))
         compiled.normals(self.states, out, len(self.states), 1, True)
-        return out
-
-    def integers(self, low: Any, high: Any = None, size: Any = None, **options: Any) -> np.ndarray:
-        """All streams at once, like `standard_normal`, where the bounds are whole numbers and the dtype is the default."""
-        low, high = (0, low) if high is None else (low, high)
-        plain = (
-            type(low) is type(high) is int and -(2**62) < low < high < 2**62 and type(size) in (int, tuple, type(None))
-        )
-        if compiled is None or not self.pending or options or not plain:
-            return self._draw("integers", low, high, size, **options)
-        out = np.empty(self._shape(size), np.int64)
-        compiled.integers(self.states, self.halves, out, len(self.states), low, high - 1 - low)
         return out
 
     def _shape(self, size: int | tuple[int, ...] | None) -> tuple[int, ...]:
@@ -147,10 +126,9 @@ class Generators:
         return np.array([[getattr(one, name)(*args, **options) for one in row] for row in self.generators])
 
 
-def restart(bits: Any, words: np.ndarray, half: int = 0) -> None:
-    """Set a bit generator to these words of a stream, with this half in the buffer for draws of 32 bits."""
-    buffer = {"has_uint32": half & 0xFFFFFFFF, "uinteger": half >> 32}
-    bits.state = {"bit_generator": "SFC64", "state": {"state": words}, **buffer}
+def restart(bits: Any, words: np.ndarray) -> None:
+    """Set a bit generator to these words of a stream."""
+    bits.state = {"bit_generator": "SFC64", "state": {"state": words}, "has_uint32": 0, "uinteger": 0}
 
 
 class Samples:

@@ -161,10 +161,10 @@ RIGHT = Codec(lambda a, t: a, lambda p, like, t: p, lambda a: 8 * a.shape[-1], "
     [
         ({"decode": lambda p, like, t: p[..., :-1]}, "does not decode what it encoded"),
         ({"decode": lambda p, like, t: p.astype(np.float32)}, "does not decode what it encoded"),
-        ({"decode": lambda p, like, t: -p}, "nearer to them than zeros"),
-        ({"decode": lambda p, like, t: p * np.nan}, "nearer to them than zeros"),
+        ({"decode": lambda p, like, t: -p}, "nearer than zeros"),
+        ({"decode": lambda p, like, t: p * np.nan}, "nearer than zeros"),
         ({"encode": lambda a: a}, "^At step 0: Codec 'mine' raised TypeError"),
-        ({"row_bytes": lambda a: 300}, "row_bytes of codec 'mine' is 300, but encode returns rows of 2400 bytes"),
+        ({"row_bytes": lambda a: 300}, "row_bytes, 300, are not those of a row that encode returns, 2400"),
     ],
 )
 def test_a_codec_that_does_not_fit_is_refused(functions: Any, words: str) -> None:

@@ -171,7 +171,7 @@ def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> No
         ("train --problem spike --data digits", "--data and --problem cannot be combined"),
         ("train --shard-dir . --data digits", "--data and --shard-dir cannot be combined"),
         ("compare --problem spike --etas 0.1,1,0.1", "The eta 0.1 is given twice"),
-        ("compare --problem spike --rules dnasa,dsgd,dnasa", "The rule dnasa is given twice"),
+        ("compare --problem spike --rules dnasa,dsgd,dnasa", "The rule dnasa:diminishing is given twice"),
         ("train --drop 0.1 --rounds 2", "one round per exchange"),
         ("train --drop 0.1 --clock links.toml", "--clock cannot be combined with --drop"),
         ("train --drop 0.1 --compress sign", "--compress cannot be combined with --drop"),

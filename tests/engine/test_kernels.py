@@ -287,21 +287,6 @@ def test_normals_refuses_arrays_of_another_size_or_type(
         compiled.normals(words, out, streams, length, is_double)
 
 
-@pytest.mark.parametrize(
-    ("words", "halves", "out", "streams"),
-    [
-        (WORDS, np.zeros(3, np.uint64), np.empty((3, 2)), 3),
-        (WORDS, np.zeros(2, np.uint64), np.empty((3, 2), np.int64), 3),
-        (WORDS[:2], np.zeros(3, np.uint64), np.empty((3, 2), np.int64), 3),
-        (WORDS, np.zeros(3, np.uint64), np.empty(7, np.int64), 3),
-        (WORDS[:0], np.zeros(0, np.uint64), np.empty(0, np.int64), 0),
-    ],
-)
-def test_integers_refuses_arrays_of_another_size_or_type(words: Array, halves: Array, out: Any, streams: int) -> None:
-    with pytest.raises(ValueError, match=r"words|halves|out"):
-        compiled.integers(words, halves, out, streams, 0, 9)
-
-
 # ---------------------------------------------------------------- residues and the radius
 
 

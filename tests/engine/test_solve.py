@@ -1,5 +1,6 @@
 """The loop: what it records, what it refuses, and that a batch is nothing but its runs."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from inspect import signature
@@ -15,7 +16,9 @@ from thread_network import run_threads
 import dnasa
 from dnasa import Result, rules, topology
 from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule
-from dnasa.problems import Classification, Custom, LeastSquares
+from dnasa.data import Dataset
+from dnasa.problems import Classification, Custom, LeastSquares, Supervised
+from dnasa.problems.losses import cross_entropy
 from dnasa.rules import schedules
 from dnasa.runs.history import Evaluation
 
@@ -578,3 +581,27 @@ def test_a_start_that_is_not_finite_is_refused(where: str) -> None:
         InputError, match=r"start is nan at \[1\]" if where == "problem" else r"start is nan at \[2, 1\]"
     ):
         dnasa.solve(problem, topology.ring(4), steps=5, start=None if where == "problem" else start)
+
+
+def test_a_run_that_gets_worse_than_trained_weights_warns_once() -> None:
+    problem, graph = LeastSquares(), topology.ring(4)
+    options: Any = {"steps": 40, "evaluate": 10, "progress": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained = dnasa.solve(problem, graph, "dsgd", eta=0.003, **options | {"steps": 400})
+        dnasa.solve(problem, graph, "dsgd", eta=1e-6, start=trained.mean, **options)
+    with pytest.warns(UserWarning, match="test loss is .* at step 10, .* at the start") as warned:
+        dnasa.solve(problem, graph, "dsgd:constant", eta=0.05, start=trained.mean, **options)
+    assert len(warned) == 1
+
+
+def test_a_model_that_comes_trained_and_gets_worse_warns_at_the_end() -> None:
+    """Nobody said that it is trained, but it is better than the most frequent class."""
+    inputs = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
+    classes = (inputs[:, 0] > 0).astype(int)
+    module = torch.nn.Linear(1, 2, bias=False)
+    module.weight.data = torch.tensor([[-1.0], [1.0]])
+    wrong = Dataset("wrong", inputs, 1 - classes, inputs, classes)
+    problem = Supervised(module, cross_entropy, wrong, [np.arange(20), np.arange(20, 40)])
+    with pytest.warns(UserWarning, match="dsgd: the test accuracy is 0 at step 60, 1 at the start"):
+        dnasa.solve(problem, topology.ring(2), "dsgd", eta=1, steps=60, evaluate=20, progress=False)

@@ -173,7 +173,7 @@ def test_different_options_are_noticed_at_the_start() -> None:
         run_threads(RING, freeze)
     with pytest.raises(InputError, match="overlap is False at rank 0 and True at rank 1"):
         run_threads(RING, lambda network: Decentralized(model().parameters(), network, overlap=network.rank > 0))
-    with pytest.raises(InputError, match="weight_decay is"):
+    with pytest.raises(InputError, match="weight decay is"):
         run_threads(
             RING, lambda network: Decentralized(model().parameters(), network, weight_decay=0.1 * (network.rank + 1))
         )

@@ -196,7 +196,7 @@ def sending(messages: Callable[..., Messages]) -> core.Rule:
         (sending(lambda s, g: s.x), "must return two things: a tuple of messages"),
         (
             core.Rule(Bare, lambda s, g, t: ((s.x, s.x), s), lambda s, m: one(m)),
-            "receive fails on the 2 messages sent",
+            "receive, with the 2 messages sent, raised ValueError",
         ),
         (
             core.Rule(Bare, lambda s, g, t: ((s.x,), s), lambda s, mixed: Bare(mixed[0][..., :1])),
@@ -209,7 +209,7 @@ def sending(messages: Callable[..., Messages]) -> core.Rule:
         (core.Rule(lambda x: x, lambda s, g, t: ((s,), s), lambda s, m: m[0]), "init must return a NamedTuple"),
         (core.Rule(Bare, lambda s, g, t: ((s.x,), s), lambda s, m: None), "receive must return its Bare, not NoneType"),
         (sending(lambda s, g: (s.x,))._replace(points=lambda s, t: (s.x[..., :1],)), "points must return a tuple"),
-        (rules.dsgd, "A function that makes a rule is not a rule"),
+        (rules.dsgd, "Unknown rule '<function dsgd"),
     ],
 )
 def test_a_wrong_rule_gets_a_clear_line(rule: Any, words: str) -> None:

@@ -117,10 +117,8 @@ def _check(codec: Codec, message: Array) -> None:
         size = payload.shape[-1] * payload.dtype.itemsize
         stated = codec.row_bytes(rows)
     same = type(arrived) is type(rows) and (arrived.shape, arrived.dtype) == (rows.shape, rows.dtype)
-    if not same or not (norm(rows - arrived) <= norm(rows) * (1 + 1e-3)).all():
+    if not same or not (norm(rows - arrived) <= norm(rows) * (1 + 1e-3)).all() or size != stated:
         raise InputError(
-            f"Codec '{codec.name}' does not decode what it encoded: decode must return the shape, dtype and library that "
-            "encode was given, and numbers nearer to them than zeros are."
+            f"Codec '{codec.name}' does not decode what it encoded, to the same kind and nearer than zeros are, or its "
+            f"row_bytes, {stated}, are not those of a row that encode returns, {size}."
         )
-    if size != stated:
-        raise InputError(f"row_bytes of codec '{codec.name}' is {stated}, but encode returns rows of {size} bytes.")

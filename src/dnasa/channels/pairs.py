@@ -1,11 +1,11 @@
-"""Exchanges in pairs that no node waits for: messages may be late or lost, and means over the nodes stay right.
+"""Exchanges in pairs that no node waits for: messages may be late, and means over the nodes stay right.
 
 With each neighbour j, node i has one exchange at a time. Both offer the messages of a step. Once i has the offer of j, it adds
 
     W_ij (offer of j - own offer)
 
 to its messages, and j subtracts the same, each in its own time. Then their next exchange begins. So nothing is added that is
-not subtracted elsewhere, at any speed. An offer may be sent again and arrive twice; it counts once.
+not subtracted elsewhere, at any speed. An offer that arrives twice counts once.
 """
 
 from collections.abc import Mapping
@@ -15,16 +15,10 @@ from dnasa.core import Messages
 
 
 class Offer(NamedTuple):
-    """What a node sends to a neighbour.
+    """What a node sends to a neighbour."""
 
-    Attributes:
-        number: The number of the exchange with this neighbour, from 0.
-        steps: The mean number of steps of all nodes, as the sender knows it.
-        messages: The rule's messages.
-    """
-
-    number: int
-    steps: float
+    number: int  # of the exchange with this neighbour, from 0
+    steps: float  # the mean number of steps of all nodes, as the sender knows it
     messages: Messages
 
 
@@ -36,7 +30,6 @@ class Pair:
         self.number = 0  # of this exchange
         self.own: Offer | None = None  # in this exchange
         self.received: dict[int, Offer] = {}  # in this exchange, or the next
-        self.unconfirmed: list[Offer] = []  # that the neighbour may not have: in this exchange, or the one before
         self.offered_at = -1  # the step of the last offer
 
     @property
@@ -45,14 +38,11 @@ class Pair:
 
     def offer(self, steps: float, messages: Messages, step: int) -> Offer:
         self.own, self.offered_at = Offer(self.number, steps, messages), step
-        self.unconfirmed.append(self.own)
         return self.own
 
     def arrived(self, offer: Offer) -> None:
-        """Take an offer; the neighbour makes one in exchange k + 1 once it has ours in exchange k."""
         if offer.number >= self.number:
             self.received.setdefault(offer.number, offer)
-            self.unconfirmed = [own for own in self.unconfirmed if own.number >= offer.number]
 
     def complete(self) -> tuple[Offer, Offer] | None:
         """Both offers of this exchange if they are here; the next exchange begins."""
@@ -68,10 +58,8 @@ class Pairs:
     """All exchanges of a node. It calls `begin` after the gradients of a step, and `end` once nobody is overdue.
 
     `steps` is the mean number of steps of all nodes, as this node knows it: it is exchanged like a message.
-
-    Args:
-        weights: The weight of each neighbour, W_ij = W_ji.
-        late: An exchange may last for this many steps after the one it began in; then the node waits for it.
+    The neighbours' `weights` are W_ij = W_ji. An exchange may last for `late` steps after the one it began in; then the node
+    waits for it.
     """
 
     def __init__(self, weights: Mapping[int, float], late: int):
@@ -101,14 +89,6 @@ class Pairs:
         """The neighbours that this step must wait for."""
         oldest = self.own_steps - self.late
         return [neighbour for neighbour, pair in self.pairs.items() if pair.pending and pair.offered_at <= oldest]
-
-    @property
-    def unconfirmed(self) -> list[tuple[int, Offer]]:
-        """The offers that neighbours may not have: what a node that waits sends again where messages get lost.
-
-        Also to neighbours that it does not wait for: otherwise nodes could wait for each other in a circle.
-        """
-        return [(neighbour, offer) for neighbour, pair in self.pairs.items() for offer in pair.unconfirmed]
 
     def end(self) -> Messages:
         """End the step. Returns the messages with the changes of all exchanges that are complete."""

@@ -148,7 +148,7 @@ class Kernel:
         start, *before = form.unpack_radius(state)
         after = [copied(a) for a in before]
         arrays = (*form.unpack(state), g, start, step, self.betas, *after, self.scratch)
-        compiled.learn(*map(as_buffer, arrays), *self.sizes)  # type: ignore[call-arg]
+        compiled.learn(*map(as_buffer, arrays), *self.sizes)
         return form.pack_radius(state, *after, t)
 
 

@@ -72,7 +72,22 @@ enum { CHUNK = 64 }; /* sampled coordinates that are gathered at a time */
 
 static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->width - 1) / step->width; }
 
-#include "packing.h"
+enum {
+    PART = 64 * 256,   /* numbers of a thread's task */
+    SPACED = 32,       /* numbers with one spacing */
+    GROUP = 16,        /* blocks of them that are encoded together */
+    SMALLEST = -100,   /* the smallest exponent of a spacing, and minus the largest */
+    ROUNDINGS = 8      /* of the largest number, which a spacing has at least */
+};
+
+typedef struct {
+    int bits;
+    double offset, factor;
+} Grid; /* of channels/modular.py */
+
+static Py_ssize_t spaced_blocks(Py_ssize_t width) { return (width + SPACED - 1) / SPACED; }
+
+static Py_ssize_t packed_bytes(Py_ssize_t width, int bits) { return (width * bits + 7) / 8; }
 
 #define REAL float
 #define WORD uint32_t
@@ -81,15 +96,6 @@ static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->wi
 #define DIGITS 23
 #define EPSILON FLT_EPSILON
 #define WHOLE int32_t
-#ifdef __aarch64__
-#define LARGEST largest_neon
-#define QUICK_RESIDUES residues_neon
-#define QUICK_MIX mix_neon
-#else
-#define QUICK_RESIDUES(...) 0
-#define QUICK_MIX(...) 0
-#define LARGEST largest_float
-#endif
 #define NAME(what) what##_float
 #include "kernels.h"
 #include "radius.h"
@@ -101,9 +107,6 @@ static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->wi
 #undef DIGITS
 #undef EPSILON
 #undef WHOLE
-#undef LARGEST
-#undef QUICK_RESIDUES
-#undef QUICK_MIX
 #undef NAME
 #define REAL double
 #define WORD uint64_t
@@ -112,9 +115,6 @@ static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->wi
 #define DIGITS 52
 #define EPSILON DBL_EPSILON
 #define WHOLE int64_t
-#define QUICK_RESIDUES(...) 0
-#define QUICK_MIX(...) 0
-#define LARGEST largest_double
 #define NAME(what) what##_double
 #include "kernels.h"
 #include "radius.h"
@@ -135,7 +135,7 @@ typedef struct {
 
 static const Type FLOAT = {"float32", "f", sizeof(float)}, DOUBLE = {"float64", "d", sizeof(double)};
 static const Type BYTE = {"uint8", "B", 1}, INT = {"int32", "il", sizeof(int)};
-static const Type LONG = {"int64", "lq", sizeof(int64_t)}, WORD = {"uint64", "LQ", sizeof(uint64_t)};
+static const Type WORD = {"uint64", "LQ", sizeof(uint64_t)};
 
 static const Type *real(int is_double) { return is_double ? &DOUBLE : &FLOAT; }
 
@@ -510,38 +510,6 @@ static PyObject *normals(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* `out` is (streams, size), whole numbers from `low` on, at most `range` more. `words` and `halves`, the 32 bits that a stream
-   has left of its last 64, become those after the draws. */
-static PyObject *integers(PyObject *self, PyObject *args) {
-    PyObject *objects[3];
-    Py_buffer views[3] = {{0}};
-    Py_ssize_t streams;
-    long long low, range;
-    if (!PyArg_ParseTuple(args, "OOOnLL", objects, objects + 1, objects + 2, &streams, &low, &range)) return NULL;
-    int good = get_sized(objects[0], views, "words", &WORD, PyBUF_WRITABLE, product(streams, 4)) &&
-               get_sized(objects[1], views + 1, "halves", &WORD, PyBUF_WRITABLE, streams) &&
-               get_array(objects[2], views + 2, "out", &LONG, PyBUF_WRITABLE);
-    Py_ssize_t numbers = good ? views[2].len / LONG.size : 0;
-    if (good && (streams <= 0 || numbers % streams != 0)) {
-        PyErr_Format(PyExc_ValueError, "out has %zd numbers, not a multiple of streams", numbers);
-        good = 0;
-    }
-    for (Py_ssize_t i = 0; good && i < streams; i++) {
-        uint64_t *word = (uint64_t *)views[0].buf + 4 * i, *half = (uint64_t *)views[1].buf + i;
-        Stream stream;
-        memcpy(&stream, word, 32);
-        memcpy(&stream.has_uint32, half, 8);
-        bitgen_t bits = {&stream, next_64, next_32, next_uniform, next_64};
-        Py_ssize_t size = numbers / streams;
-        random_bounded_uint64_fill(&bits, low, range, size, 0, (uint64_t *)views[2].buf + size * i);
-        memcpy(word, &stream, 32);
-        memcpy(half, &stream.has_uint32, 8);
-    }
-    release_all(views, 3);
-    if (!good) return NULL;
-    Py_RETURN_NONE;
-}
-
 /* ---------------------------------------------------------------- module */
 
 static PyObject *threads(PyObject *self, PyObject *numbers) {
@@ -562,7 +530,6 @@ static PyMethodDef methods[] = {
     {"encode_residues", encode_residues, METH_VARARGS, "Fill payloads with the last bits of the numbers, rounded."},
     {"mix_residues", mix_residues, METH_VARARGS, "Fill out with the numbers, mixed with one neighbour of each row."},
     {"normals", normals, METH_VARARGS, "Fill (length, streams, ...) with standard normal numbers of each stream."},
-    {"integers", integers, METH_VARARGS, "Fill (streams, ...) with whole numbers of each stream."},
     {"threads", threads, METH_O, "The number of threads used for arrays with this many numbers."},
     {NULL, NULL, 0, NULL},
 };

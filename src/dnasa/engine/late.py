@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -58,26 +58,12 @@ def make_pairs(graph: Any, i: int, late: int) -> Pairs:
     return Pairs({j: float((W[i, j] + W[j, i]) / 2) for j in graph.neighbours(i)}, late)
 
 
-# ---------------------------------------------------------------- real nodes
-
-
-class Mailbox(Protocol):
-    """What an engine must offer to a real node."""
-
-    def post(self, neighbour: int, offer: Offer) -> None:
-        """Send an offer without waiting; it may get lost."""
-
-    def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
-        """What has arrived since the last call, with the sender; None in place of an offer: this neighbour has left.
-
-        Where nothing has, wait for it, `seconds` at most.
-        """
-
-
-def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailbox, again: float = 1.0) -> None:
+def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Any) -> None:
     """Step until all nodes together have taken the steps of the run, on average, or all neighbours have ended.
 
-    `gradient(point, step)` is for this node's own step. A node that waits for `again` seconds sends again what may be lost.
+    `gradient(point, step)` is for this node's own step. `mailbox.post(neighbour, offer)` sends without waiting;
+    `mailbox.take(seconds)` gives what has arrived, with the sender, waiting for it so long if nothing has. None in place of an
+    offer: this neighbour has left.
     """
     arrived: deque[tuple[int, Offer | None]] = deque()
 
@@ -101,11 +87,8 @@ def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailb
         post(node.begin(gradients))
         while not node.can_end:
             if not arrived:
-                arrived.extend(mailbox.take(again))
-            if arrived:
-                read()
-            else:
-                post(node.pairs.unconfirmed)
+                arrived.extend(mailbox.take(math.inf))
+            read()
         node.end()
 
 
@@ -127,16 +110,13 @@ class OwnNode(Stepper):
         assert self.network.processes.mailbox is not None
         self.mailbox = self.network.processes.mailbox()
         self.take = self.mailbox.take
-        run_node(self.node, gradient, self, again=math.inf)
+        run_node(self.node, gradient, self)
         self.mailbox.end()
 
     def post(self, neighbour: int, offer: Offer) -> None:
         self.sent.messages += 1
         self.sent.bytes += row_bytes(self.network, offer.messages, 0)
         self.mailbox.post(neighbour, offer)
-
-
-# ---------------------------------------------------------------- simulated nodes
 
 
 class Late(Stepper):

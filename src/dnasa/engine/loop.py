@@ -1,7 +1,7 @@
 """`solve`: gradients, exchange, rule, and at some steps an evaluation."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,17 +13,10 @@ from dnasa.checks import name_user_code, nodes_text
 from dnasa.core import Array, InputError, Interrupted, Network, Rule, RunError, Schedule, Sent, Snapshot
 from dnasa.engine.late import Late, OwnNode
 from dnasa.engine.plan import Plan, RunOptions, make_plan, run_settings
-from dnasa.engine.recovery import (
-    Position,
-    changes,
-    positions_of,
-    received_state,
-    reconnect,
-    surviving,
-    warn_of_changes,
-)
+from dnasa.engine.recovery import Position, changes, positions_of, received_state, reconnect, surviving, warn_of_changes
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state, explained
+from dnasa.problems.metrics import larger_is_better
 from dnasa.problems.problem import check_problem
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
@@ -38,6 +31,7 @@ if TYPE_CHECKING:
     from dnasa.topology import Topology
 
 RECORD = Record()
+WORSE = 0.02  # less accuracy or R^2 than at the start, or so much more loss, in relation to it
 
 
 def solve(
@@ -110,6 +104,7 @@ class Run:
         self.problem, self.plan, self.options = problem, plan, options
         self.network, self.record = plan.network, options.record
         self.t = self.first = 0
+        self.warned = not plan.network.processes.writes or self.record.patience is not None
         self.timeline = Timeline()
         weights, patience = plan.node_weights, self.record.patience
         self.recorder = Recorder(
@@ -176,8 +171,10 @@ class Run:
             with closing(self._stepper()) as self.stepper:
                 try:
                     self._loop()
-                except Exception as error:
-                    name_step(error, self.t)
+                except Exception as raised:
+                    error = explained(raised)
+                    if isinstance(error, InputError):
+                        raise InputError(f"At step {self.t}: {error}") from error.__cause__ or error
                     raise
                 self.snapshots = self.stepper.snapshots
                 return self.network.processes.gather(self.recorder.final_answers(self.snapshots))
@@ -250,7 +247,29 @@ class Run:
         self.bar.show(t, evaluation.rows)
         self.session.record(self.recorder, t)
         self.timeline.add("evaluation", began)
+        if not self.warned:
+            self._warn_if_worse(evaluation.rows)
         return self._stops(evaluation)
+
+    def _warn_if_worse(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Warn where a run from the user's weights, or at its end from a model that had learned, is worse than its start."""
+        starts, t = self.recorder.rows[: len(rows)], rows[0]["step"]
+        metric = next((name for name in ("test_accuracy", "test_r2", "test_loss") if name in rows[0]), None)
+        if metric is None or starts[0]["step"] > 0:
+            return
+        baseline = self.problem.baseline if t == self.plan.steps and metric == "test_accuracy" else None
+        learned = baseline is not None and min(start[metric] for start in starts) > baseline + WORSE
+        sign = 1 if larger_is_better(metric) else -1
+        for start, row in zip(starts, rows, strict=True) if self.plan.trained or learned else ():
+            old, new = start[metric], row[metric]
+            if sign * (old - new) > WORSE * (1 if sign > 0 else abs(old)) and not self.warned:
+                self.warned = True
+                what = (
+                    f"{row['rule']}: the {metric.replace('_', ' ')} is {new:.4g} at step {t}, {old:.4g} at the start."
+                )
+                warnings.warn(
+                    f"{what} Try a smaller stepsize or early stopping, which keeps the best model.", stacklevel=6
+                )
 
     def _stops(self, evaluation: Evaluation) -> bool:
         """Whether to stop; the first process decides for all."""
@@ -356,13 +375,6 @@ class SiteRun(LateRun):
         self.bar.advance(self.t)
         self.session.step(self.t)
         return self._of_node(point, self.network.local_nodes[0], step)
-
-
-def name_step(error: Exception, t: int) -> None:
-    """Raise a user's mistake again, with the step."""
-    error = explained(error)
-    if isinstance(error, InputError):
-        raise InputError(f"At step {t}: {error}") from error.__cause__ or error
 
 
 def as_gradient(g: Any, point: Array) -> Array:

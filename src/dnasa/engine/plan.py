@@ -48,6 +48,7 @@ class Plan(NamedTuple):
     node_data: str  # a checksum of all nodes' data
     node_weights: np.ndarray | None  # (n,), or (seeds, n) where nodes have different rows for each seed
     start: Array  # of the first seed, for the settings
+    trained: bool  # whether the user gave a start
     weight_decay: float
 
 
@@ -90,6 +91,7 @@ def make_plan(
         checksum,
         _node_weights(options.node_weights, topology.nodes, rows),
         points[0],
+        start is not None,
         float(options.weight_decay),
     )
 
@@ -100,17 +102,13 @@ def make_plan(
 def _runs(rule: Any, eta: Any) -> list[Any]:
     """Variants of named rules, and the user's rules, in the order given."""
     each = [rule] if isinstance(rule, (str, Rule, Variant)) or not isinstance(rule, Iterable) else list(rule)
-    named = distinct("rule", [name for name in each if not isinstance(name, (Rule, Variant))])
-    if any(map(callable, named)):
-        raise InputError(
-            "A function that makes a rule is not a rule: call it with its schedules, or register it by name."
-        )
+    named = [str(name) for name in each if not isinstance(name, (Rule, Variant))]
     if not each:
         raise InputError(f"No rule given. Choose from: {', '.join(RULES)}.")
     if np.ndim(eta) > 1:
         raise InputError(f"eta must be a number, a function of t or a list of these; it has shape {np.shape(eta)}.")
     etas = [] if eta is None else distinct("eta", as_list(eta))
-    takes_eta = [registry.find(str(name)).needs_eta for name in named]
+    takes_eta = [registry.find(name).needs_eta for name in named]
     if etas and not any(takes_eta):
         takes_none = f"Rule '{named[0]}' takes no stepsize" if named else "A rule of your own has its schedules inside"
         raise InputError(f"{takes_none}: leave eta out.")

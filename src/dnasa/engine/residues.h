@@ -60,11 +60,10 @@ INLINE int NAME(spacing_exponent)(REAL most, REAL seen, int bits) {
     return wanted == wanted ? exponent : 0;
 }
 
-INLINE void NAME(encode_spaced)(const REAL *restrict x, REAL most, REAL spacing, REAL inverse, REAL offset, int bits,
+INLINE void NAME(encode_spaced)(const REAL *restrict x, REAL most, REAL spacing, REAL offset, int bits,
                                 uint8_t *restrict packed) {
     uint8_t codes[SPACED];
     int fits = most < NAME(power)(110);
-    if (fits && QUICK_RESIDUES(x, spacing, inverse, offset, bits, packed)) return;
     if (fits)
         for (int k = 0; k < SPACED; k++) codes[k] = (uint8_t)(WHOLE)FLOOR(x[k] / spacing + offset);
     else
@@ -77,15 +76,15 @@ INLINE void NAME(encode_spaced)(const REAL *restrict x, REAL most, REAL spacing,
 /* Some blocks: what each has one of is computed for all of them in loops of its own, in vectors. */
 INLINE void NAME(encode_blocks)(const REAL *x, const REAL *seen, int count, const Grid *grid, int bits, uint8_t *exponents,
                                 uint8_t *packed) {
-    REAL most[GROUP], spacing[GROUP], inverse[GROUP], factor = (REAL)grid->factor, offset = (REAL)grid->offset;
-    for (int b = 0; b < count; b++) most[b] = LARGEST(x + b * SPACED, SPACED);
+    REAL most[GROUP], spacing[GROUP], factor = (REAL)grid->factor, offset = (REAL)grid->offset;
+    for (int b = 0; b < count; b++) most[b] = NAME(largest)(x + b * SPACED, SPACED);
     for (int b = 0; b < count; b++) {
         int exponent = NAME(spacing_exponent)(most[b], seen[b], bits);
         exponents[b] = exponent - SMALLEST;
-        spacing[b] = factor * NAME(power)(exponent), inverse[b] = 1 / factor * NAME(power)(-exponent);
+        spacing[b] = factor * NAME(power)(exponent);
     }
     for (int b = 0; b < count; b++)
-        NAME(encode_spaced)(x + b * SPACED, most[b], spacing[b], inverse[b], offset, bits, packed + b * SPACED * bits / 8);
+        NAME(encode_spaced)(x + b * SPACED, most[b], spacing[b], offset, bits, packed + b * SPACED * bits / 8);
 }
 
 /* Adds the weighted difference, and returns the largest number of spacings in it. */
@@ -93,7 +92,6 @@ INLINE uint8_t NAME(mix_codes)(const REAL *x, const uint8_t *own, const uint8_t 
                                REAL weight, REAL spacing, int bits, REAL *out) {
     int half = 1 << (bits - 1);
     uint8_t apart[SPACED], most = 0;
-    if (QUICK_MIX(x, own, theirs, scale, own_scale, weight, spacing, bits, out, &most)) return most;
     if (bits == 8)
         for (int k = 0; k < SPACED; k++) apart[k] = theirs[k] * scale - own[k] * own_scale + half;
     else

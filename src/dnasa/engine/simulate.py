@@ -41,15 +41,7 @@ def simulate(rule: Rule, W: Array, gradient: Callable[[Array, int, int], Array],
 def next_state(
     rule: Rule, state: State, gradients: Gradients, t: int, mix: Callable[[Messages, int], Messages]
 ) -> State:
-    """The state after step t.
-
-    Args:
-        rule: The rule.
-        state: The state before the step.
-        gradients: The gradients at the rule's points.
-        t: The step, from 0.
-        mix: `mix(messages, number)` gives the messages of exchange `number` as they arrive: multiplied by W.
-    """
+    """The state after step t; `mix(messages, number)` gives the messages of exchange `number` as they arrive."""
     early = rule.early_messages(state, t)
     messages, state = rule.send(state, gradients, t)
     state = rule.receive(state, mix((*early, *messages), 0))

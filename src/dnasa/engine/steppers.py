@@ -11,6 +11,7 @@ from typing import Any
 
 from dnasa.arrays import copied
 from dnasa.channels.exchange import exchange, row_bytes
+from dnasa.checks import UserCode
 from dnasa.core import (
     Array,
     Exchange,
@@ -248,13 +249,8 @@ def with_checks(rule: Rule) -> Rule:
             return check_messages(tuple(sent[0]), s.x), sent[1]
 
         def checked_receive(s: State, mixed: Messages) -> State:
-            try:
-                after = receive(s, mixed)
-            except (ValueError, IndexError) as error:
-                raise InputError(f"This rule's receive fails on the {len(mixed)} messages sent: {error}.") from error
-            if not isinstance(after, type(s)):
-                raise InputError(f"A rule's receive must return its {type(s).__name__}, not {type(after).__name__}.")
-            return after
+            with UserCode(lambda: f"This rule's receive, with the {len(mixed)} messages sent,"):
+                return receive(s, mixed)
 
         return checked_send, checked_receive
 
@@ -290,6 +286,8 @@ def check_messages(messages: Messages, x: Array) -> Messages:
 
 def check_next(state: State, before: State) -> State:
     """Check that every array of the state has the shape and dtype it had before the step."""
+    if type(state) is not type(before):
+        raise InputError(f"A rule's receive must return its {type(before).__name__}, not {type(state).__name__}.")
     for (name, a), old in zip(leaves(state).items(), leaves(before).values(), strict=True):
         if not is_like(a, old) or a.shape != old.shape:
             raise InputError(

@@ -158,7 +158,8 @@ class Decentralized(torch.optim.Optimizer):
                 losses.append(self._collected(closure))
             gradients = self.node.gradients(closure)
             if not self._all_skip(gradients):
-                self._take_step(gradients)
+                with self.recovery.exchange():
+                    self.node.step(gradients)
 
         try:
             self.recovery.step(attempt, self.recovery.miss_step)
@@ -234,9 +235,13 @@ class Decentralized(torch.optim.Optimizer):
 
     def _check_finite(self, gradients: tuple[Tensor, ...]) -> None:
         """Stop all processes before a gradient that is not finite is mixed in."""
-        if self.node.alone_on_gpu or all(map(_is_finite, gradients)):
-            return
         parameters = self.node.parameters
+        if (
+            self.network.nodes == 1 and parameters.gradient.is_cuda
+        ):  # nothing is mixed, and a check would wait for the GPU
+            return
+        if all(map(_is_finite, gradients)):
+            return
         worst = next(views(g, parameters.trained) for g in gradients if not _is_finite(g))
         name = next(name for name, g in zip(parameters.names, worst, strict=True) if not _is_finite(g))
         where = f"At {self.network.processes.name_of(self.network.rank)}, step {self.t + 1}"

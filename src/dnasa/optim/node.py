@@ -231,11 +231,6 @@ class Node:
                 "opt.load_state_dict(opt.state_dict()), after such a change."
             )
 
-    @property
-    def alone_on_gpu(self) -> bool:
-        """Whether this node is alone on a GPU: nothing is mixed, and checks would only wait for the GPU."""
-        return self.parameters.gradient.is_cuda and self.network.nodes == 1
-
     def gradients(self, closure: Callable[[], Any] | None) -> tuple[Tensor, ...]:
         """The gradients at every point of the rule; that of the first is collected already."""
         gradients = [self.parameters.gradient]

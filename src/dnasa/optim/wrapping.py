@@ -64,7 +64,9 @@ class Wrapping:
         if self.sharded:
             raise InputError(SHARDED)
         model = self.model
-        if not isinstance(model, DistributedDataParallel) or keeps_gradients(model):
+        if not isinstance(model, DistributedDataParallel) or not model.require_forward_param_sync:  # inside `no_sync`
+            return
+        if any(hook is noop_hook for hook, _ in model._comm_hooks):  # after `local_gradients`
             return
         averaged = dist.get_process_group_ranks(model.process_group)
         if len(averaged) > 1 and not self.ranks.issuperset(averaged):
@@ -80,11 +82,6 @@ class Wrapping:
         about = {"model": described(self.model), "parameter": [names.get(key, "") for key in self.trained]}
         everyone = network.processes.allgather_json(about if names.keys() == {*self.trained} else {}, dict)
         check_equal({network.processes.name_of(rank): each for rank, each in enumerate(everyone) if each})
-
-
-def keeps_gradients(model: DistributedDataParallel) -> bool:
-    """Whether the last backward pass averaged nothing: after `local_gradients`, or inside `no_sync`."""
-    return not model.require_forward_param_sync or any(hook is noop_hook for hook, _ in model._comm_hooks)
 
 
 def is_sharded(module: nn.Module) -> bool:

@@ -87,12 +87,9 @@ class LeastSquares(Problem):
         weight = 1.0 if weights is None else sum(weights) / len(nodes)  # all nodes have the same expected loss
         out = {"train_loss": weight * ((self.scale**2 * error**2).sum(-1) + self.noise**2)}
         if self.dim <= TEST_DIM:
-            out["test_loss"] = self._test_loss(error, nodes)
+            residual = np.concatenate([error, np.full((*error.shape[:-1], 1), -self.noise)], axis=-1)
+            out["test_loss"] = ((residual @ self._test_moments(nodes)) * residual).sum(-1)
         return out | {"gradient": weight * 2 * self.scale**2 * error}
-
-    def _test_loss(self, error: np.ndarray, nodes: range) -> np.ndarray:
-        residual = np.concatenate([error, np.full((*error.shape[:-1], 1), -self.noise)], axis=-1)
-        return ((residual @ self._test_moments(nodes)) * residual).sum(-1)
 
     def _test_moments(self, nodes: range) -> np.ndarray:
         """The mean of (X, noise)(X, noise)' over the test samples of these nodes."""

@@ -35,17 +35,11 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class StackedLoss(NamedTuple):
-    """A loss that is a mean over all targets, for the outputs `(R, b, k)` of R models.
+    """A loss that is a mean over all targets, for the outputs `(R, b, k)` of R models."""
 
-    Attributes:
-        values: Of outputs and targets: the loss of each row, summed over its targets, `(R, b)`.
-        slopes: The derivatives of these at the outputs.
-        class_weight: Multiplies the loss of the rows of each class.
-    """
-
-    values: Loss
-    slopes: Loss
-    class_weight: Tensor | None = None
+    values: Loss  # of outputs and targets: the loss of each row, summed over its targets, `(R, b)`
+    slopes: Loss  # the derivatives of these at the outputs
+    class_weight: Tensor | None = None  # multiplies the loss of the rows of each class
 
     def total(self, outputs: Tensor, targets: Tensor, weight: float | Tensor = 1.0) -> Tensor:
         """Each model's sum of the losses of its rows, which count with these weights."""

@@ -54,9 +54,6 @@ def lenet(classes: int = 10) -> nn.Module:
     )
 
 
-# ---------------------------------------------------------------- residual net
-
-
 def resnet(
     channels: int = 3, classes: int = 10, widths: Sequence[int] = (32, 64, 128), norm: str = "batch"
 ) -> nn.Module:
@@ -92,8 +89,6 @@ class Block(nn.Module):
         inner = relu(self.first_norm(self.first(x)))
         return relu(self.shortcut(x) + self.second_norm(self.second(inner)))
 
-
-# ---------------------------------------------------------------- batch norm
 
 GROUPS = 8
 CHANNELS = 2  # at least, in each group: a single channel would lose its mean
@@ -150,9 +145,6 @@ class StandardizedConv2d(nn.Conv2d):
         size = filters.shape[1]
         weight = (layer_norm(filters, (size,), eps=1e-6) / size**0.5).view_as(self.weight)
         return self._conv_forward(x, weight, self.bias)
-
-
-# ---------------------------------------------------------------- character GPT
 
 
 def gpt(

@@ -54,8 +54,6 @@ class FlatModule:
         buffers = {name: part for name, part in self.tested.named_buffers() if name not in self.statistic_sizes}
         return frozen | buffers
 
-    # ------------------------------------------------------------ gradients
-
     def gradient(
         self, flat: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float = 1.0, dropout: bool = True
     ) -> Tensor:
@@ -96,8 +94,6 @@ class FlatModule:
         pieces = zip(flat.split(self.sizes, dim=-1), self.layout, strict=True)
         return [piece.unflatten(-1, shape) if shape else piece[..., 0] for piece, (_, shape) in pieces]
 
-    # ------------------------------------------------------------ tests
-
     def statistics(self, flat: Tensor, batches: Iterable[Tensor]) -> Tensor:
         """Means and variances of the inputs of all batch norm layers, averaged over the batches."""
         each = []
@@ -116,8 +112,6 @@ class FlatModule:
         with torch.no_grad(), self._precision():
             outputs: Tensor = functional_call(module, {**parameters, **buffers}, (x,))
         return outputs.to(flat.dtype) if self.autocast else outputs  # losses of bfloat16 numbers are coarse
-
-    # ------------------------------------------------------------ checks
 
     def check(self, flat: Tensor, x: Tensor, y: Tensor) -> int:
         """Refuse a model or a loss that cannot work; returns about how many bytes autograd stores for each row."""

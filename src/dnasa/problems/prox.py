@@ -91,15 +91,13 @@ def checked(prox: Prox, nodes: Sequence[int] | None = None) -> Prox:
         if type(y) is not type(x) or y.shape != x.shape or y.dtype != x.dtype:
             kind = f"{tuple(y.shape)}, {y.dtype}" if hasattr(y, "dtype") else type(y).__name__
             raise InputError(f"prox must return an array like x, {tuple(x.shape)}, {x.dtype}; it returned {kind}.")
-        if not adds_up(y) and _is_wrong(y, x, step):
+        if adds_up(y):
+            return y
+        if (~(abs(y) < np.inf).all(-1) & moderate(x) & (abs(step + 0 * x) < np.inf).all(-1)).any():
             raise InputError(f"prox is not finite at {where} although x is: check the function prox.")
         return y
 
     return applied
-
-
-def _is_wrong(y: Array, x: Array, step: Any) -> bool:
-    return bool((~(abs(y) < np.inf).all(-1) & moderate(x) & (abs(step + 0 * x) < np.inf).all(-1)).any())
 
 
 def _check_length(name: str, numbers: np.ndarray, x: Array) -> None:

@@ -66,11 +66,7 @@ class Sharded(Problem):
             )
 
     def shards_of(self, seed: int) -> list[np.ndarray]:
-        """Each node's rows in the runs with this seed.
-
-        Args:
-            seed: The seed of the runs.
-        """
+        """Each node's rows in the runs with this seed."""
         key = seed if self.by_seed else 0
         if key not in self.divided:
             shards = self.divide(seed) if callable(self.divide) else self.divide
@@ -137,22 +133,14 @@ class Sharded(Problem):
         return self._numbers(np.concatenate(parts))
 
     def own_test_rows(self, node: int) -> np.ndarray:
-        """The numbers of a node's own test rows, where each node tests on its own; none of a node in another process.
-
-        Args:
-            node: The node.
-        """
+        """The numbers of a node's own test rows, where each node tests on its own; none of a node in another process."""
         if not len(self.shards[node]):
             return np.empty(0, np.int64)
         before = sum(count for count, shard in zip(self.test_counts[:node], self.shards, strict=False) if len(shard))
         return np.arange(before, before + self.test_counts[node])
 
     def continue_without(self, lost: Sequence[int]) -> None:
-        """Divide the test rows among the remaining nodes.
-
-        Args:
-            lost: The nodes that are lost.
-        """
+        """Divide the test rows among the remaining nodes."""
         self.remaining = [node for node in range(len(self.shards)) if node not in set(lost)]
         if self.test_counts:
             self.test_total = sum(self.test_counts[node] for node in self.remaining)

@@ -108,7 +108,8 @@ class Supervised(Sharded):
             self.footprint = self.module.check(self.start(0), self._checked_augment(x), y)
         outputs = self.module.outputs(self.start(0), x, self._no_statistics())
         self.ignores = False  # whether the loss leaves some labels out
-        if not _are_classes(outputs, y):
+        whole = not y.is_floating_point() and y.dtype is not torch.bool
+        if not (whole and isinstance(outputs, Tensor) and outputs.shape[:-1] == y.shape and outputs.shape[-1] > 1):
             return {}
         labels = torch.cat([part.memory.flatten() for part in (self.labels, self.test_labels)])
         counted = labels[labels != getattr(self.module.loss, "ignore_index", IGNORED)]
@@ -430,8 +431,3 @@ class Supervised(Sharded):
     def _in_batches(self, rows: Tensor) -> Sequence[Tensor]:
         """Split rows into batches of at least `batch` if possible: statistics of fewer rows would differ from training."""
         return rows.tensor_split(max(1, len(rows) // self.batch))
-
-
-def _are_classes(outputs: object, targets: Tensor) -> bool:
-    whole = not targets.is_floating_point() and targets.dtype is not torch.bool
-    return whole and isinstance(outputs, Tensor) and outputs.shape[:-1] == targets.shape and outputs.shape[-1] > 1

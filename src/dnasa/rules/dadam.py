@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Rule, Schedule, assign
+from dnasa.core import Array, Gradients, Messages, Rule, Schedule, assign, zeros
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import COSINE_FIRST
 
@@ -39,9 +39,6 @@ def dadam(eta: Schedule, *, beta1: float = 0.9, beta2: float = 0.999, eps: float
         eps: Added to sqrt(v'), so that the step stays finite where v' is 0.
     """
 
-    def init(x: Array) -> State:
-        return State(x, m=0 * x, v=0 * x)
-
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         m, v = moments(s.m, s.v, g, beta1, beta2)
@@ -49,7 +46,7 @@ def dadam(eta: Schedule, *, beta1: float = 0.9, beta2: float = 0.999, eps: float
         return (s.x - eta(t) * unbiased_m / (unbiased_v**0.5 + eps),), State(s.x, m, v)
 
     return Rule(
-        init,
+        zeros(State),
         send,
         assign("x"),
         restart=lambda s: s,  # moments must not start again at 0: t does not

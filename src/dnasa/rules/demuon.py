@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from dnasa.arrays import unit
 from dnasa.checks import whole
-from dnasa.core import Array, Exchange, Gradients, Layout, Messages, Rule, Schedule, assign, slices
+from dnasa.core import Array, Exchange, Gradients, Layout, Messages, Rule, Schedule, assign, slices, zeros
 from dnasa.rules.registry import rule
 
 A, B, C = 3.4445, -4.7750, 2.0315  # Muon's coefficients (Jordan et al., 2024)
@@ -45,9 +45,6 @@ def demuon(eta: Schedule, *, layout: Layout, theta: float = 0.2, iterations: int
     """
     whole("iterations", iterations)
 
-    def init(x: Array) -> State:
-        return State(x, v=0 * x, m=0 * x)
-
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         m = (1 - theta) * s.m + theta * g
@@ -58,7 +55,7 @@ def demuon(eta: Schedule, *, layout: Layout, theta: float = 0.2, iterations: int
 
     then = (Exchange(send_x, assign("x")),)
     return Rule(
-        init,
+        zeros(State),
         send,
         assign("v"),
         then,

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Rule, Schedule, assign
+from dnasa.core import Array, Gradients, Messages, Rule, Schedule, assign, zeros
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import COSINE_FIRST
 
@@ -29,16 +29,13 @@ def dmsgd(eta: Schedule, *, beta: float = 0.9) -> Rule:
         beta: The weight of the past in the momentum m.
     """
 
-    def init(x: Array) -> State:
-        return State(x, m=0 * x)
-
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         m = beta * s.m + g
         return (s.x - eta(t) * m,), s._replace(m=m)
 
     return Rule(
-        init,
+        zeros(State),
         send,
         assign("x"),
         restart=lambda s: s,  # a node's momentum does not depend on the others

@@ -6,7 +6,7 @@ With a proximal step: NEXT with a linear surrogate (Di Lorenzo and Scutari, 2016
 from math import sqrt
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Needs, Prox, Rule, Schedule, assign, no_prox
+from dnasa.core import Array, Gradients, Messages, Needs, Prox, Rule, Schedule, assign, no_prox, zeros
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import ETA, ScheduleSpec, constant
 
@@ -40,16 +40,13 @@ def dsgt(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
         prox: The proximal operator of h, to minimize f + h; by default h = 0.
     """
 
-    def init(x: Array) -> State:
-        return State(x, u=0 * x, v=0 * x)
-
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         u = s.u + g - s.v
         return (prox(s.x - eta(t) * u, eta(t)), u), s._replace(v=g)
 
     return Rule(
-        init,
+        zeros(State),
         send,
         assign("x", "u"),
         restart=lambda s: s._replace(u=s.v),

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule, zeros
 from dnasa.rules.registry import rule
 
 
@@ -32,9 +32,6 @@ def extra(eta: Schedule) -> Rule:
         eta: The stepsize at t.
     """
 
-    def init(x: Array) -> State:
-        return State(x, c=0 * x)
-
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         return (s.x,), s._replace(move=(s.c - eta(t) * g,))
@@ -45,4 +42,4 @@ def extra(eta: Schedule) -> Rule:
 
     # With push-sum, complex eigenvalues of W make c grow without bound.
     needs = Needs(doubly_stochastic=True, fixed_graph=True)
-    return Rule(init, send, receive, needs=needs, stepsize=lambda s, t: eta(t))
+    return Rule(zeros(State), send, receive, needs=needs, stepsize=lambda s, t: eta(t))

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Rule, Schedule, zeros
 from dnasa.rules.dadam import moments
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import COSINE_FIRST
@@ -48,9 +48,6 @@ def gt_adam(eta: Schedule, *, beta1: float = 0.9, beta2: float = 0.999, eps: flo
         eps: Added to v, so that the step stays finite where v is 0.
     """
 
-    def init(x: Array) -> State:
-        return State(x, y=0 * x, g=0 * x, m=0 * x, v=0 * x)
-
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         y = s.y + g - s.g
@@ -64,7 +61,7 @@ def gt_adam(eta: Schedule, *, beta1: float = 0.9, beta2: float = 0.999, eps: flo
         return s._replace(x=x + move, y=y, move=())
 
     return Rule(
-        init,
+        zeros(State),
         send,
         receive,
         restart=lambda s: s._replace(y=s.g),

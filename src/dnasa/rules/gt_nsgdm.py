@@ -4,7 +4,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from dnasa.arrays import unit
-from dnasa.core import Array, Exchange, Gradients, Messages, Rule, Schedule, assign
+from dnasa.core import Array, Exchange, Gradients, Messages, Rule, Schedule, assign, zeros
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import COSINE_FIRST, ScheduleSpec, constant, with_second
 
@@ -47,9 +47,6 @@ def gt_nsgdm(eta: Schedule, beta: Schedule) -> Rule:
         beta: The weight of the past in the momentum v.
     """
 
-    def init(x: Array) -> State:
-        return State(x, v=0 * x, y=0 * x)
-
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         v = beta(t) * s.v + (1 - beta(t)) * g
@@ -60,7 +57,7 @@ def gt_nsgdm(eta: Schedule, beta: Schedule) -> Rule:
 
     then = (Exchange(send_x, assign("x")),)
     return Rule(
-        init,
+        zeros(State),
         send,
         assign("y"),
         then,

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from dnasa.checks import whole
-from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule, zeros
 from dnasa.rules.registry import rule
 
 
@@ -40,9 +40,6 @@ def kgt(eta: Schedule, *, local_steps: int = 10) -> Rule:
     """
     K = whole("local_steps", local_steps)
 
-    def init(x: Array) -> State:
-        return State(x, c=0 * x, z=0 * x)
-
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         x = s.x - eta(t) * (g + s.c)
@@ -56,4 +53,4 @@ def kgt(eta: Schedule, *, local_steps: int = 10) -> Rule:
         return State(x, c=s.c - s.z + z, z=0 * z)
 
     # The steps with an exchange may all have the same graph of a changing one.
-    return Rule(init, send, receive, needs=Needs(fixed_graph=K > 1), stepsize=lambda s, t: eta(t))
+    return Rule(zeros(State), send, receive, needs=Needs(fixed_graph=K > 1), stepsize=lambda s, t: eta(t))

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Rule, Schedule, zeros
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import COSINE_FIRST
 
@@ -33,9 +33,6 @@ def mt(eta: Schedule, *, beta: float = 0.9) -> Rule:
         beta: The weight of the past in the momentum u.
     """
 
-    def init(x: Array) -> State:
-        return State(x, u=0 * x, c=0 * x)
-
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         u = beta * s.u + g
@@ -51,7 +48,7 @@ def mt(eta: Schedule, *, beta: float = 0.9) -> Rule:
         return (1 - beta) * (s.u - s.c)
 
     return Rule(
-        init,
+        zeros(State),
         send,
         receive,
         restart=lambda s: s._replace(c=0 * s.c),

@@ -21,10 +21,7 @@ def push_sum(rule: Rule) -> Rule:
     In a step that sends anything, w travels once, with the first messages: the rule's x may be mixed once in a step.
 
     Args:
-        rule: A rule for undirected graphs, such as `rules.dsgd(eta)`.
-
-    Raises:
-        InputError: If the rule needs a doubly stochastic W.
+        rule: A rule for undirected graphs, such as `rules.dsgd(eta)`, that does not need a doubly stochastic W.
     """
     if not isinstance(rule, Rule):
         raise InputError("push_sum wraps a Rule, such as rules.dsgd(eta): call the rule's maker first.")

@@ -33,10 +33,6 @@ class Method(NamedTuple):
     def takes_prox(self) -> bool:
         return "prox" in signature(self.make).parameters
 
-    @property
-    def needs_layout(self) -> bool:
-        return "layout" in signature(self.make).parameters
-
 
 RULES: dict[str, Method] = {}
 """All rules that can be used by name."""
@@ -72,9 +68,6 @@ def rule(
         equation: One step, in TeX.
         checked: What the rule was compared with: its paper's text, or somebody else's code; without it, it is experimental.
 
-    Returns:
-        A decorator that registers the function and returns it unchanged.
-
     Example:
         >>> from dnasa import rules
         >>> @rules.rule("half", title="D-SGD with half the stepsize")
@@ -83,8 +76,6 @@ def rule(
     """
 
     def add(make: Maker) -> Maker:
-        if not callable(make):
-            raise InputError(f"The maker of rule '{name}' must be a function that returns a Rule.")
         check_new_name("rule", name, BUILT_IN)
         specs = {
             key: made if isinstance(made, ScheduleSpec) else ScheduleSpec(made, needs_steps=None)
@@ -258,7 +249,7 @@ def make(method: Method, values: Sequence[Schedule], layout: Layout, prox: Prox 
     if prox is not None and not method.takes_prox:
         able = ", ".join(name for name, each in RULES.items() if each.takes_prox)
         raise InputError(f"Rule '{method.title}' has no proximal step: choose from {able}, or leave prox out.")
-    options: dict[str, Any] = {"layout": layout} if method.needs_layout else {}
+    options: dict[str, Any] = {"layout": layout} if "layout" in signature(method.make).parameters else {}
     try:
         rule = method.make(*values, **options, **({} if prox is None else {"prox": prox}))
     except TypeError as error:

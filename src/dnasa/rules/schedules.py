@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dnasa.arrays import like
 from dnasa.checks import name_user_code
 from dnasa.core import Array, InputError, Schedule
 
@@ -91,9 +92,6 @@ def moments() -> tuple[Schedule, Schedule]:
     return lambda t: max(0.1, 1 / (t + 1)), lambda t: min(0.999, 1 - 1 / (t + 1))
 
 
-# ---------------------------------------------------------------- schedules by name
-
-
 @dataclass(frozen=True)
 class ScheduleSpec:
     """What a rule's maker is called with: `make(n, T, eta)` gives the schedules for n nodes, T steps and the stepsize eta.
@@ -131,11 +129,8 @@ def with_second(specs: dict[str, ScheduleSpec], second: Callable[[int], Schedule
     return {name: both(spec) for name, spec in specs.items()}
 
 
-# ---------------------------------------------------------------- several side by side
-
-
-def side_by_side(schedules: Sequence[Schedule], like: Array, steps: int = 2**62) -> Schedule:
-    """Several schedules as one whose value has shape (variants, 1, 1, 1) and the kind of `like`: a sweep in one array.
+def side_by_side(schedules: Sequence[Schedule], x: Array, steps: int = 2**62) -> Schedule:
+    """Several schedules as one whose value has shape (variants, 1, 1, 1) and the kind of x: a sweep in one array.
 
     The values of a single schedule remain numbers, which cost less than arrays of one.
 
@@ -150,11 +145,7 @@ def side_by_side(schedules: Sequence[Schedule], like: Array, steps: int = 2**62)
     def table(block: int) -> Array:
         rows = [[_number(schedule, t) for schedule in schedules] for t in range(block * length, steps)[:length]]
         values = np.array(rows, dtype=np.float64).reshape(len(rows), -1, 1, 1, 1)
-        if isinstance(like, np.ndarray):
-            return values.astype(like.dtype)
-        import torch
-
-        return torch.as_tensor(values, dtype=like.dtype, device=like.device)
+        return like(values, x)
 
     @lru_cache(maxsize=1)  # a rule may call it twice in a step
     def value(t: int) -> Array:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule, assign
+from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule, assign, zeros
 from dnasa.rules.forms import TrackedAverage
 
 
@@ -19,16 +19,13 @@ def tracked_average(
 ) -> Rule:
     """x, u, z <- W[early(x, z), u + g - v, (1 - alpha) z + alpha (u + g - v)]; `early` takes the step."""
 
-    def init(x: Array) -> State:
-        return State(x, u=0 * x, v=0 * x, z=0 * x)
-
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         u = s.u + g - s.v
         return (u, (1 - alpha(t)) * s.z + alpha(t) * u), s._replace(v=g)
 
     return Rule(
-        init,
+        zeros(State),
         send,
         assign("x", "u", "z"),
         early=early,

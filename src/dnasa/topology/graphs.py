@@ -12,7 +12,7 @@ from functools import reduce, wraps
 from inspect import signature
 from itertools import pairwise
 from math import log2
-from typing import Any, Protocol
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -32,21 +32,15 @@ ARGUMENTS = (
 )
 
 
-class Maker(Protocol):
-    """Makes a graph of n nodes with these weights."""
-
-    def __call__(self, n: int, weights: str | None = None) -> Topology: ...
-
-
 def named(
     default: Weights = laplacian, parameters: Callable[[int], str] = lambda n: ""
-) -> Callable[[Callable[[int], Any]], Maker]:
+) -> Callable[[Callable[[int], Any]], Callable[..., Topology]]:
     """Decorate a function of n that returns the adjacency matrix: its name then makes the graph.
 
     `adjacency[i, j]` is the number of edges over which i receives from j. `parameters` are for titles.
     """
 
-    def add(adjacency: Callable[[int], Any]) -> Maker:
+    def add(adjacency: Callable[[int], Any]) -> Callable[..., Topology]:
         @wraps(adjacency)
         def make(n: int, weights: str | None = None) -> Topology:
             n = node_count(n)
@@ -125,12 +119,6 @@ def random(n: int, p: float = 0.8, seed: int = 0, weights: str | None = None) ->
         p: The probability of an edge, above 0 and at most 1.
         seed: Another seed gives another graph.
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
-
-    Returns:
-        The topology.
-
-    Raises:
-        InputError: If none of 100 draws is connected.
     """
     n, seed = node_count(n), whole("A seed", seed, low=0)
     if not isinstance(p, int | float) or not 0 < p <= 1:
@@ -178,17 +166,13 @@ def _lattice(n: int, name: str, line: Callable[[int], sp.csr_array]) -> sp.csr_a
     return sp.kronsum(line(columns), line(rows))
 
 
-def _size(n: int) -> str:
-    return "{} x {}".format(*squarest(n))
-
-
-@named(parameters=_size)
+@named(parameters=lambda n: "{} x {}".format(*squarest(n)))
 def grid(n: int) -> sp.csr_array:
     """The squarest rows x columns grid of n nodes; n is not a prime above 2."""
     return _lattice(n, "grid", _line)
 
 
-@named(parameters=_size)
+@named(parameters=lambda n: "{} x {}".format(*squarest(n)))
 def torus(n: int) -> sp.csr_array:
     """The squarest grid of n nodes with its opposite sides joined; n is not a prime above 2."""
     return _lattice(n, "torus", lambda n: _circle(n, _hops(n)[:1]))
@@ -258,9 +242,6 @@ def from_networkx(graph: nx.Graph, weights: str | None = None, name: str | None 
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian". None for a DiGraph, whose weights are equal shares.
         name: For titles; by default that of the networkx graph, or "networkx" if it has none.
 
-    Returns:
-        The topology, with its mixing matrix as `.weights` and its `.rho`.
-
     Example:
         >>> round(from_networkx(nx.petersen_graph(), weights="metropolis").rho, 3)
         0.5
@@ -290,26 +271,10 @@ def without(topology: Topology, lost: Sequence[int]) -> Topology:
         return topology.remake(topology.nodes - len(set(lost)))
     graph = topology.graph.copy()
     graph.remove_nodes_from(lost)
-    if not graph:
-        raise InputError("No node is left.")
-    graph.add_edges_from(_missing_directed(graph) if topology.directed else _missing(graph))
+    parts = nx.strongly_connected_components(graph) if topology.directed else nx.connected_components(graph)
+    nodes = [min(sorted(part), key=graph.degree) for part in parts][::-1]  # senders first: some edges are there already
+    graph.add_edges_from(pairwise([*nodes, *nodes[:1]]))  # a cycle through all parts
     return from_networkx(nx.convert_node_labels_to_integers(graph, ordering="sorted"), name=topology.name)
-
-
-def _missing(graph: nx.Graph) -> list[tuple[int, int]]:
-    """The fewest edges that make the graph connected, between nodes with few edges."""
-    return list(pairwise(_lowest_degree(graph, part) for part in nx.connected_components(graph)))
-
-
-def _missing_directed(graph: nx.DiGraph) -> list[tuple[int, int]]:
-    """A cycle through all strongly connected parts, which makes the graph strongly connected."""
-    parts = reversed(list(nx.strongly_connected_components(graph)))  # senders first: some edges are there already
-    nodes = [_lowest_degree(graph, part) for part in parts]
-    return list(zip(nodes, [*nodes[1:], nodes[0]], strict=True)) if len(nodes) > 1 else []
-
-
-def _lowest_degree(graph: nx.Graph, nodes: set[int]) -> int:
-    return min(sorted(nodes), key=graph.degree)
 
 
 # ---------------------------------------------------------------- by name
@@ -327,8 +292,6 @@ def register(name: str, make: Callable[..., Any]) -> None:
             applied to a networkx graph, and refused for a W.
     """
     check_new_name("topology", name, BUILT_IN)
-    if not callable(make):
-        raise InputError(f"The maker of topology '{name}' must be a function of the number of nodes.")
     takes_weights = "weights" in signature(make).parameters
 
     def checked(nodes: int, weights: str | None = None) -> Topology:
