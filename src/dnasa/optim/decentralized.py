@@ -158,8 +158,7 @@ class Decentralized(torch.optim.Optimizer):
                 losses.append(self._collected(closure))
             gradients = self.node.gradients(closure)
             if not self._all_skip(gradients):
-                with self.recovery.exchange():
-                    self.node.step(gradients)
+                self._take_step(gradients)
 
         try:
             self.recovery.step(attempt, self.recovery.miss_step)

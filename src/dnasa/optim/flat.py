@@ -124,7 +124,7 @@ class Flat:
                 raise InputError("A parameter that was trained is frozen now: make a new optimizer after freezing.")
             if p.grad is None:
                 view.zero_()
-            elif p.grad.is_sparse or p.grad.data_ptr() != view.data_ptr():
+            elif not _shares(p.grad, view):
                 view.copy_(p.grad.to_dense() if p.grad.is_sparse else p.grad)
         if any(p.grad is not None for p in self.frozen):
             raise InputError("A parameter that was frozen has a gradient now: make a new optimizer after unfreezing.")
@@ -147,6 +147,10 @@ class Flat:
             for part in parts[some]:
                 part.fill_(decay)
         self.decay = None if not any(self.read) else row[:, :1].clone() if len({*self.read}) == 1 else row
+
+
+def _shares(gradient: Tensor, view: Tensor) -> bool:
+    return not gradient.is_sparse and gradient.data_ptr() == view.data_ptr()
 
 
 def check_parameters(trained: Sequence[Tensor]) -> None:
