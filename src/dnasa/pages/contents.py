@@ -59,7 +59,8 @@ def read(path: Path) -> dict[str, Any]:
         "title": text(path.resolve().name),
         "folders": folders,
         "metrics": [
-            {"name": name, "label": LABELS.get(name) or text(name), "log": _is_logarithmic(name, columns[name])}
+            {"name": name, "label": LABELS.get(name) or text(name)}
+            | {"log": name not in LINEAR if name in LABELS else all(v is None or v > 0 for v in columns[name])}
             for name in order
         ],
         "axes": [axis for axis in AXES if axis in columns],
@@ -99,10 +100,6 @@ def _name_lines(folders: list[dict[str, Any]]) -> None:
     for folder in folders:
         for line in folder["lines"]:
             line["color"] = by_group[line["group"]]
-
-
-def _is_logarithmic(metric: str, values: list[Any]) -> bool:
-    return metric not in LINEAR if metric in LABELS else all(value is None or value > 0 for value in values)
 
 
 def _contents(path: Path, name: str) -> dict[str, Any]:

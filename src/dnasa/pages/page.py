@@ -63,7 +63,7 @@ def _charts(contents: dict[str, Any]) -> dict[str, Any]:
         "lines": [
             {"title": f"{line['group']}, seed {line['seed']}", "group": line["group"], "color": line["color"]}
             | {"axes": [line["columns"].get(axis, []) for axis in axes]}
-            | {"metrics": [line["columns"].get(metric, []) for metric in metrics]}
+            | {"metrics": [_drawn(line["columns"], metric) for metric in metrics]}
             for line in lines
         ],
     }
@@ -73,6 +73,14 @@ def _is_usable(axis: str, lines: list[dict[str, Any]]) -> bool:
     """Whether the lines have several places on an axis, but not too many different ones to draw."""
     places = {value for line in lines for value in line["columns"].get(axis, ())}
     return len(places) > 1 and len(places) * len(lines) <= MOST_CELLS
+
+
+def _drawn(columns: dict[str, list[Any]], metric: str) -> list[Any]:
+    """The values of a metric; the consensus error begins after step 0, where it is the rounding of equal points."""
+    values = columns.get(metric, [])
+    if metric != "consensus":
+        return values
+    return [None if step == 0 else value for step, value in zip(columns["step"], values, strict=True)]
 
 
 # ---------------------------------------------------------------- numbers
