@@ -66,10 +66,12 @@ class InputError(ValueError):
 
     Args:
         message: The text; its lines are joined to one.
+        kind: What other sites may know of it: no values, no rows.
     """
 
-    def __init__(self, message: str = ""):
+    def __init__(self, message: str = "", kind: str = ""):
         super().__init__(" ".join(message.splitlines()))
+        self.kind = kind
 
 
 class RunError(RuntimeError):
