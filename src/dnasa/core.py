@@ -62,10 +62,16 @@ COLUMNS = (
 
 
 class InputError(ValueError):
-    """A user's mistake: one line that names the cause and the remedy, even where quoted names contain line breaks."""
+    """A user's mistake: one line that names the cause and the remedy, even where quoted names contain line breaks.
 
-    def __init__(self, message: str = ""):
+    Args:
+        message: The text; its lines are joined to one.
+        kind: What other sites may know of it: no values, no rows.
+    """
+
+    def __init__(self, message: str = "", kind: str = ""):
         super().__init__(" ".join(message.splitlines()))
+        self.kind = kind
 
 
 class RunError(RuntimeError):

@@ -201,8 +201,18 @@ def test_wrong_compression_gets_one_clear_line_and_exit_code_2(
     assert len(errors.splitlines()) == 1
 
 
+def test_a_message_dtype_is_a_compression() -> None:
+    cast = dnasa.connect(GRAPH, message_dtype="bfloat16").settings.channel
+    assert repr(cast) == repr(dnasa.connect(GRAPH, compress="bfloat16").settings.channel)
+    assert "bfloat16" in repr(cast)
+    with pytest.raises(InputError, match=r"Unknown message dtype 'int8'. Choose from: bfloat16, float16"):
+        dnasa.connect(GRAPH, message_dtype="int8")
+
+
 def test_compression_is_given_once_and_alone() -> None:
     with pytest.raises(InputError, match="cannot be combined: give one of them"):
         dnasa.connect(GRAPH, channel=dnasa.channels.faulty(0.1), compress="sign")
+    with pytest.raises(InputError, match="cannot be combined: give one of them"):
+        dnasa.connect(GRAPH, message_dtype="bfloat16", compress="sign")
     with pytest.raises(InputError, match="CHOCO needs a Codec"):
         solve(compress=8)

@@ -290,8 +290,9 @@ def sent_by(folder: Path, site: int = 0, nodes: int = 3, **options: Any) -> str:
 @pytest.mark.parametrize(("column", "rows"), [("patient", 12), ("patient", 240), ("kind", 24), ("kind", 240)])
 def test_identifiers_are_refused_before_anything_is_sent(tmp_path: Path, column: str, rows: int) -> None:
     made = [frame.assign(**{column: [f"P{i}" for i in range(len(frame))]}) for frame in frames((rows, 99, 99))]
-    with pytest.raises(InputError, match=rf"^node-0.csv: Column '{column}' has \d+ different"):
+    with pytest.raises(InputError, match=rf"^node-0.csv: Column '{column}' has \d+ different") as refused:
         data.from_shards(write(tmp_path / "d", made), range(1), 3, "kind", allgather_text=pytest.fail)
+    assert refused.value.kind == "a column of identifiers or free text"
 
 
 def test_values_of_few_rows_do_not_leave(tmp_path: Path) -> None:

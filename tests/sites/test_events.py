@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dnasa.runs.overview import read_overview
 from launching import BIN, FORKS, PATIENCE, has_lines, run_as_main, wait_for, wait_until
 from local_sites import write_sites
 from test_resume import run
-
-from dnasa.runs.overview import read_overview
 
 OPTIONS = "train --problem least_squares --topology ring --steps 20".split()
 
@@ -68,16 +67,28 @@ def tables(folder: Path, others: str = "id,y\n" + "1,no\n2,yes\n" * 20, **own: s
     return files
 
 
+REFUSED = {
+    "lyon stopped before the run began, because of a column of identifiers or free text": "id,y\n"
+    + "".join(f"LY{i},{'yes' if i % 2 else 'no'}\n" for i in range(24)),
+    "Column 'y' of lyon holds numbers; at berlin it holds text": "id,y\n" + "1,0\n2,1\n" * 20,
+}
+
+
 @pytest.mark.xdist_group("processes")
-def test_when_tables_do_not_fit_all_sites_stop_with_one_line(tmp_path: Path) -> None:
-    files = tables(tmp_path, lyon="id,y\n" + "1,0\n2,1\n" * 20)
+@pytest.mark.parametrize("line", REFUSED)
+def test_when_a_table_is_refused_all_sites_stop_with_one_line(tmp_path: Path, line: str) -> None:
+    files = tables(tmp_path, lyon=REFUSED[line])
     started = [start([file], "train", "--shard-dir", f"{file.stem}-data", "--target", "y")[0] for file in files]
     for process, file in zip(started, files, strict=True):
         process.join(PATIENCE)
         error = file.with_suffix(".err").read_text()
         assert (process.exitcode, error.count("\n")) == (2, 1), error
-        assert error.startswith("Error: Column 'y' of lyon holds numbers; at berlin it holds text")
-        assert [entry["bytes"] for entry in audit(file) if entry["kind"] == "text"]
+        if file.stem != "lyon":
+            assert error.startswith(f"Error: {line}")
+            assert "LY" not in error
+        assert "greeting" in [entry["kind"] for entry in audit(file)]
+    if line.startswith("Column"):  # after the summaries were exchanged
+        assert all([entry["bytes"] for entry in audit(file) if entry["kind"] == "text"] for file in files)
 
 
 @pytest.mark.xdist_group("processes")

@@ -1,6 +1,7 @@
 """From options to the objects that `solve` takes."""
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,14 +93,19 @@ def prepare(
 
     if options.sites is not None and not options.dry_run:
         silent = make_network(graph, replace(options, dry_run=True), channel)
-        check_alone(silent, load, check)
+        try:
+            check_alone(silent, load, check)
+        except InputError as error:
+            if error.kind:
+                tell_sites(options, error.kind, folder)
+            raise
     network = make_network(graph, options, channel, folder)
     progress, warned = set_output(options, network.processes.writes), list[str]()
     try:
         with showing_warnings(warned.append):
             source, shared = load(network)
     except InputError as error:
-        network.processes.membership.fail(str(error))
+        network.processes.membership.fail(error.kind)
         if folder is not None and folder.journal is not None:
             folder.journal.write(0)
         raise
@@ -137,6 +143,18 @@ def check_alone(
             return
         raise
     check(source.problem, **shared)
+
+
+def tell_sites(options: Options, kind: str, folder: "RunFolder | None") -> None:
+    """Tell the other sites that the table of this one is refused, and the kind of reason."""
+    from dnasa.networks.processes import Traffic
+    from dnasa.networks.sites import tell_stopped
+    from dnasa.sites.file import read_sites
+
+    print_line(f"Telling the other sites that this one stops, for at most {options.timeout:g} s.")
+    with suppress(InputError):  # as for a port in use: the table matters more
+        traffic = Traffic() if folder is None else begin_journal(folder, options)
+        tell_stopped(read_sites(options.sites or ""), kind, options.timeout, traffic)
 
 
 def count_nodes(context: typer.Context, options: Options) -> int:

@@ -20,6 +20,7 @@ MISSING_WORDS = {  # those of pandas, and ?
 MOST_CATEGORIES = 256  # of a text column
 MOST = 0.9  # the share of values that decides
 FEW = 20  # values that may all be different
+IDENTIFIERS = "a column of identifiers or free text"
 DATE = r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{4})([T ]+\d{1,2}:\d{2}\S*( ?[AaPp][Mm])?)?"
 DECORATED = r"[-+]?([$€£] ?[\d.,]+|[\d.,]+ ?[%$€£]|\d{1,3}(,\d{3})+(\.\d+)?|\d+,\d+)"  # 12%, 1,012.5
 LIKE_NUMBERS = re.compile(rf"\s*(?:{DATE}|{DECORATED})\s*")
@@ -157,7 +158,8 @@ def check_categories(name: str, counts: Mapping[str, int], few: int = FEW) -> No
     if nearly_all_different(len(known), sum(known), few) or len(known) > MOST_CATEGORIES:
         raise InputError(
             f"Column '{name}' has {len(known):,} different texts in {sum(known):,} rows: {leave_out(name)}, keep it for the "
-            f"predictions with --id-column {shlex.quote(name)}, or make at most {MOST_CATEGORIES} categories of it."
+            f"predictions with --id-column {shlex.quote(name)}, or make at most {MOST_CATEGORIES} categories of it.",
+            IDENTIFIERS,
         )
 
 

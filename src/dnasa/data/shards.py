@@ -97,11 +97,12 @@ def exchanged(summaries: Sequence[Summary], allgather_text: Callable[[str], list
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the name of the file to errors."""
+    """Add the name of the file to errors, and what other sites may know of them."""
     try:
         yield
     except InputError as error:
-        raise InputError(str(error) if path.name in str(error) else f"{path.name}: {error}") from error
+        line = str(error) if path.name in str(error) else f"{path.name}: {error}"
+        raise InputError(line, error.kind or "a table that cannot be used") from error
 
 
 # ---------------------------------------------------------------- files

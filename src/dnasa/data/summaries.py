@@ -209,7 +209,8 @@ def _target(name: str, column: "pd.Series", tested: "pd.Series", task: str | Non
     if different or (text and len(values) > MOST_CLASSES):
         raise InputError(
             f"Column '{name}' has {len(values):,} different values in {rows:,} rows, too many for classes: give another "
-            "--target, or for numbers --task regression."
+            "--target, or for numbers --task regression.",
+            columns.IDENTIFIERS,
         )
     booleans = column.dtype.kind == "b"
     return Target(name, moments, tuple(_plain(value, booleans) for value in values.tolist()), counts)

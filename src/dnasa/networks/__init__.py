@@ -49,6 +49,7 @@ def connect(
     rounds: int | str | None = None,
     timeout: float | None = None,
     device: str | None = None,
+    message_dtype: str | None = None,
     channel: Channel | None = None,
     compress: "str | Codec | None" = None,
     site: "ProcessGroup | None" = None,
@@ -61,7 +62,7 @@ def connect(
 ) -> Network:
     """The network of this run: simulated, or of the processes that mpirun or torchrun started.
 
-    Messages travel as they are unless `compress` or `channel` is given.
+    Messages travel as they are unless one of `message_dtype`, `compress` and `channel` is given.
 
     Args:
         topology: A graph, or the name of one with a node for every process: alone, that is a network of one node. By default
@@ -73,6 +74,7 @@ def connect(
         timeout: Seconds after which a silent site counts as lost, by default 30; a thread of each reports that it is there, so
             slow ones are waited for. Over torch.distributed, the timeout of its messages, by default torch's own.
         device: Where the arrays will be, "cpu" or "cuda"; by default on GPUs if every process has one.
+        message_dtype: "bfloat16" or "float16", messages in 16 bits: the same as `compress`.
         channel: A channel from `dnasa.channels`, or your own.
         compress: Compresses messages: such as "bfloat16", "moniqua:8" or "topk:0.01", or a `Codec`.
         site: The process group of torch.distributed whose processes hold one node together: the nodes are then the sites.
@@ -103,9 +105,11 @@ def connect(
         )
     if site is not None and engine != "torch":
         raise InputError("A site is a process group of torch.distributed: start the processes with torchrun.")
+    if sum(how is not None for how in (message_dtype, channel, compress)) > 1:
+        raise InputError("A message dtype, compression and a channel cannot be combined: give one of them.")
+    if message_dtype is not None:
+        compress = choose("message dtype", message_dtype, {name: name for name in ("bfloat16", "float16")})
     if compress is not None:
-        if channel is not None:
-            raise InputError("Compression and a channel cannot be combined: give one of them.")
         from dnasa.channels import compression
 
         channel = compression(compress)

@@ -269,8 +269,8 @@ class Members:
         due = self.began + (self.timeout if self.view.number else min(SOON, self.timeout))
         while going():
             self._raise_fault()
-            if self.mesh.conflict and not self.view.number:
-                raise InputError(self.mesh.conflict)
+            if self.mesh.conflicts and not self.view.number:
+                raise InputError(next(iter(self.mesh.conflicts.values())))
             self.publish()
             view = self._offered() or self._formed()
             if view is not None:

@@ -38,7 +38,7 @@ from dnasa.networks.members import Members
 from dnasa.networks.transport import Message, Transport, as_numpy
 from dnasa.sites.connecting import Refused
 from dnasa.sites.file import Sites
-from dnasa.sites.links import INTERVAL, Key, Receive
+from dnasa.sites.links import INTERVAL, Key, Mesh, Receive
 from dnasa.topology import Topology, count_rounds, without
 
 LONGEST_TEXT = 1 << 24  # bytes
@@ -72,6 +72,17 @@ def described(
     """Describes what all sites must share, on two lines: the sites in their order; the weights, and how messages travel."""
     names = ", ".join(site.name for site in sites.sites)
     return f"with the sites {names} in this order\n{processes.network_text(topology, rounds, channel, every)}"
+
+
+def tell_stopped(sites: Sites, reason: str, timeout: float, traffic: processes.Traffic) -> None:
+    """Tell the other sites why this one does not take part: those that come within the timeout."""
+    mesh = Mesh(sites, "", str, bytes, lambda kind, node, size: traffic.add(kind, node, (), size))
+    mesh.stopped = reason
+    mesh.open()
+    end = time.monotonic() + timeout
+    while len(mesh.conflicts) < len(mesh.links) and time.monotonic() < end:
+        mesh.wait(0.1)
+    mesh.close()
 
 
 class SiteTransport(Transport):

@@ -194,8 +194,8 @@ class Link:
 
     def greeting(self) -> Greeting:
         mesh = self.mesh
-        about = {"run": mesh.run, "instance": mesh.instance, "knows": self.instance}
-        greeting = about | {"received": self.received}
+        about = {"run": mesh.run, "stopped": mesh.stopped, "instance": mesh.instance}
+        greeting = {**about, "knows": self.instance, "received": self.received}
         mesh.told("greeting", self.site, len(json.dumps(greeting)))
         return greeting
 
@@ -229,12 +229,9 @@ class Link:
                 self.mesh.changed()
 
     def _resume(self, greeting: Greeting) -> None:
-        if (run := str(greeting.get("run"))[:5000]) != self.mesh.run:
-            parts = zip_longest(run.split("\n"), self.mesh.run.split("\n"), fillvalue="nothing")
-            theirs, ours = next((theirs, ours) for theirs, ours in parts if theirs != ours)
-            what = f"{self.name} runs {theirs:.300}, this site {ours}"
-            self.mesh.conflict = f"The sites run different things: {what}. Give all the same."
-            raise OtherRun(self.mesh.conflict)
+        if conflict := self._conflict(str(greeting.get("run"))[:5000], greeting.get("stopped")):
+            self.mesh.conflicts[self.site] = conflict
+            raise OtherRun(conflict)
         instance, received = greeting.get("instance"), greeting.get("received")
         if not isinstance(instance, str) or len(instance) > 64 or not isinstance(received, int):
             raise Refused("its greeting is incomplete")
@@ -246,6 +243,17 @@ class Link:
                 self.room.notify_all()
         if greeting.get("knows") == self.mesh.instance:
             self.acknowledge(received)
+
+    def _conflict(self, run: str, stopped: object) -> str:
+        """Why no run can begin with this site, as its greeting says; empty if one can."""
+        if stopped:
+            why = f"because of {stopped!s:.100}: start again once it is fixed"
+            return f"{self.name} stopped before the run began, {why}."
+        if run == self.mesh.run:
+            return ""
+        parts = zip_longest(run.split("\n"), self.mesh.run.split("\n"), fillvalue="nothing")
+        theirs, ours = next((theirs, ours) for theirs, ours in parts if theirs != ours)
+        return f"The sites run different things: {self.name} runs {theirs:.300}, this site {ours}. Give all the same."
 
 
 class Connection:
@@ -440,7 +448,8 @@ class Mesh:
 
     Attributes:
         opening: The texts that the sites exchanged before the first step: a site that joins reads them.
-        conflict: Why no run can begin with another site; empty if it can.
+        stopped: Why this site does not take part, which is all that it tells the others; empty if it does.
+        conflicts: The sites with which no run can begin, and why.
         fault: Which site said what it must not say, and what: this one stops then; empty if none did.
 
     Args:
@@ -465,7 +474,7 @@ class Mesh:
         self.inbox = Inbox()
         self.news = threading.Condition()
         self.version, self.state = 0, b""
-        self.fault = self.conflict = ""
+        self.stopped, self.fault, self.conflicts = "", "", dict[int, str]()
         self.opening: list[list[str]] = []
         self.closed = threading.Event()
         self.door: Door | None = None
@@ -541,6 +550,8 @@ class Mesh:
             differs = isinstance(error, OtherRun)  # which both must know
             with suppress(OSError):
                 send_greeting(tls, self.links[site].greeting() if differs else {"refused": str(error)})
+            if self.stopped or greeting.get("stopped"):
+                return tls.close()  # both know why
             raise
 
     def _beat(self) -> None:

@@ -170,14 +170,14 @@ def load_rows(
     """The data that --data or --shard-dir names, read as the other options say; the nodes' rows where they have their own."""
     from dnasa import data
 
-    if options.shard_dir is not None:
-        how = options.reading
-        return data.from_shards(options.shard_dir, local_nodes, options.nodes, allgather_text=allgather_text, **how)
     name, text, context = options.data or "", False, CONTEXT
     if options.model is not None:
         with needed_by("A model"):
             from dnasa.tasks import models
         text, context = models.parse(options.model)[0] == "gpt", models.context(options.model)
+    if options.shard_dir is not None:
+        how = options.reading
+        return data.from_shards(options.shard_dir, local_nodes, options.nodes, allgather_text=allgather_text, **how)
     unused = next((option for option in OF_FILES if getattr(options, option)), None)
     if unused and (text or name in data.DATASETS):
         reason = f"{options.model} is a model of text" if text else f"{name} is known"
