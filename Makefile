@@ -32,7 +32,7 @@ test: setup ## run the tests, seven minutes on two cores
 	$(BIN)/pytest -n 3
 
 test-quick: setup ## run the tests of rules, graphs and messages, below a minute
-	$(BIN)/pytest -n 3 tests/rules/test_rules.py tests/topology/test_topology.py tests/channels/test_channels.py tests/test_imports.py tests/test_randomness.py
+	$(BIN)/pytest -n 3 tests/rules tests/engine/test_simulate.py tests/topology/test_topology.py tests/channels/test_channels.py tests/test_imports.py tests/test_randomness.py
 
 test-long: setup ## run the tests that take minutes
 	$(BIN)/pytest -n 2 -m long

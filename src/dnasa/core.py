@@ -45,7 +45,7 @@ Array = Any
 State = Any
 """The state of a rule: a NamedTuple of arrays (or of further such tuples) whose first array is x."""
 Messages = tuple[Array, ...]
-"""What a rule exchanges in a step, and what it receives: the same, averaged over the neighbours."""
+"""What a rule exchanges in a step, and what it receives: the same, averaged over the neighbors."""
 Gradients = tuple[Array, ...]
 """One gradient for each of a rule's points."""
 Schedule = Callable[[int], Any]
@@ -267,7 +267,7 @@ class Multiply(Protocol):
     rows: range
 
     def neighbours(self, payloads: Messages) -> "list[tuple[Array, Messages]]":
-        """Send the payloads without mixing them. Returns weights and payloads, each time of one neighbour of every node here.
+        """Send the payloads without mixing them. Returns weights and payloads, each time of one neighbor of every node here.
 
         Args:
             payloads: What this process's nodes send.

@@ -184,7 +184,11 @@ def test_the_bound_on_the_eigenvalues_is_where_small_steps_become_unstable(
         assert not distance(rule._replace(needs=Needs()), two_nodes(bound - 0.02), 4000) < 1e3
 
 
-def test_extra_is_stable_for_every_undirected_graph_and_refused_with_push_sum() -> None:
+def test_extra_is_stable_for_every_undirected_graph() -> None:
     assert distance(extra(constant(0.1)), two_nodes(-0.99)) < 1e-9
+
+
+@pytest.mark.parametrize("rule", [extra, d2, edm, qg_dsgdm])
+def test_rules_that_need_eigenvalues_or_double_sums_are_refused_with_push_sum(rule: Callable[..., Rule]) -> None:
     with pytest.raises(InputError, match="cannot be used with push-sum"):
-        push_sum(extra(constant(0.1)))
+        push_sum(rule(constant(0.1)))

@@ -35,7 +35,7 @@ class Codec(NamedTuple):
 
 
 def without_memory(codec: Codec) -> Channel:
-    """A node receives Q(y) of its neighbours, and the exchange is y + (W - I) Q(y) in place of W y.
+    """A node receives Q(y) of its neighbors, and the exchange is y + (W - I) Q(y) in place of W y.
 
     What the codec removes stays with its owner, so the mean over the nodes, and with it mean(u) = mean(v), is preserved.
     """
@@ -54,7 +54,7 @@ def without_memory(codec: Codec) -> Channel:
 def choco(codec: Codec, gamma: float | None = None) -> Channel:
     """Each node sends q = Q(y - xhat), everybody does xhat <- xhat + q, and the exchange gives y + gamma (W - I) xhat.
 
-    Its mean is that of y exactly. A node remembers its own xhat and the weighted sum W xhat of its neighbours'.
+    Its mean is that of y exactly. A node remembers its own xhat and the weighted sum W xhat of its neighbors'.
 
     Args:
         codec: The compressor Q.

@@ -1,6 +1,6 @@
-"""A few bits of every number on any undirected graph, also a changing one, without copies of neighbours.
+"""A few bits of every number on any undirected graph, also a changing one, without copies of neighbors.
 
-As in Moniqua (Lu and De Sa, 2020), a node sends the last bits of its rounded numbers: neighbours are close to each other, so
+As in Moniqua (Lu and De Sa, 2020), a node sends the last bits of its rounded numbers: neighbors are close to each other, so
 these bits give the difference between two of them. Here the spacing follows the differences seen so far, block by block.
 """
 
@@ -24,7 +24,7 @@ SMALLEST, LARGEST = -100, 100  # exponents of a spacing; they are sent as bytes
 GOLDEN = (3 - 5**0.5) / 2
 ROUNDINGS = 8  # of the largest number, which a spacing has at least
 
-Link = tuple[Array, Array]  # weights and payloads of one neighbour of each node
+Link = tuple[Array, Array]  # weights and payloads of one neighbor of each node
 
 
 class Grid(NamedTuple):
@@ -95,7 +95,7 @@ def read_plan(plan: int | str) -> list[Entry]:
 def moniqua(plan: int | str = 8) -> Channel:
     """out_i = y_i + sum_j w_ij d_ij, where d_ij = -d_ji is the difference y_j - y_i rounded to a grid: the mean is preserved.
 
-    A node sends 8 or 4 bits of each number and a byte for each 32, from which its neighbours know differences below 2^bits / 2
+    A node sends 8 or 4 bits of each number and a byte for each 32, from which its neighbors know differences below 2^bits / 2
     spacings. The largest difference seen, which fades, has about 2^(bits / 2) spacings. One near the limit counts twice: it
     may have been larger. Both nodes misread a difference beyond the limit in the same way, until the spacing has grown.
 
@@ -150,7 +150,7 @@ def encode(grid: Grid, message: Array, largest: Array) -> Array:
 
 
 def mix(grid: Grid, message: Array, largest: Array, own: Array, links: Iterable[Link]) -> tuple[Array, Array]:
-    """The message after the exchange, and the largest differences seen, which stay near those of the neighbours."""
+    """The message after the exchange, and the largest differences seen, which stay near those of the neighbors."""
     numbers = tensor(message)
     seen = DECAY * tensor(largest).to(numbers.dtype)
     how = _mix_compiled if runs_in_c(numbers) else _mix

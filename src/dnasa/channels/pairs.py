@@ -1,6 +1,6 @@
 """Exchanges in pairs that no node waits for: messages may be late, and means over the nodes stay right.
 
-With each neighbour j, node i has one exchange at a time. Both offer the messages of a step. Once i has the offer of j, it adds
+With each neighbor j, node i has one exchange at a time. Both offer the messages of a step. Once i has the offer of j, it adds
 
     W_ij (offer of j - own offer)
 
@@ -15,15 +15,15 @@ from dnasa.core import Messages
 
 
 class Offer(NamedTuple):
-    """What a node sends to a neighbour."""
+    """What a node sends to a neighbor."""
 
-    number: int  # of the exchange with this neighbour, from 0
+    number: int  # of the exchange with this neighbor, from 0
     steps: float  # the mean number of steps of all nodes, as the sender knows it
     messages: Messages
 
 
 class Pair:
-    """The exchanges with one neighbour, up to the one that is not complete yet."""
+    """The exchanges with one neighbor, up to the one that is not complete yet."""
 
     def __init__(self, weight: float):
         self.weight = weight
@@ -58,7 +58,7 @@ class Pairs:
     """All exchanges of a node. It calls `begin` after the gradients of a step, and `end` once nobody is overdue.
 
     `steps` is the mean number of steps of all nodes, as this node knows it: it is exchanged like a message.
-    The neighbours' `weights` are W_ij = W_ji. An exchange may last for `late` steps after the one it began in; then the node
+    The neighbors' `weights` are W_ij = W_ji. An exchange may last for `late` steps after the one it began in; then the node
     waits for it.
     """
 
@@ -75,18 +75,18 @@ class Pairs:
         return self._proceed()
 
     def arrived(self, neighbour: int, offer: Offer) -> list[tuple[int, Offer]]:
-        """Take an offer of a neighbour, in any order, possibly again. Returns what to send: a node that waits answers."""
+        """Take an offer of a neighbor, in any order, possibly again. Returns what to send: a node that waits answers."""
         if neighbour in self.pairs:
             self.pairs[neighbour].arrived(offer)
         return [] if self.messages is None else self._proceed()
 
     def left(self, neighbour: int) -> None:
-        """Continue without a neighbour."""
+        """Continue without a neighbor."""
         self.pairs.pop(neighbour, None)
 
     @property
     def overdue(self) -> list[int]:
-        """The neighbours that this step must wait for."""
+        """The neighbors that this step must wait for."""
         oldest = self.own_steps - self.late
         return [neighbour for neighbour, pair in self.pairs.items() if pair.pending and pair.offered_at <= oldest]
 
@@ -98,7 +98,7 @@ class Pairs:
         return mixed
 
     def _proceed(self) -> list[tuple[int, Offer]]:
-        """Complete exchanges, and begin others: one at most with each neighbour in a step, so late = 0 is synchronous.
+        """Complete exchanges, and begin others: one at most with each neighbor in a step, so late = 0 is synchronous.
 
         A node that waits must begin exchanges too: otherwise nodes could wait for each other in a circle.
         """

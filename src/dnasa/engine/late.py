@@ -59,11 +59,11 @@ def make_pairs(graph: Any, i: int, late: int) -> Pairs:
 
 
 def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Any) -> None:
-    """Step until all nodes together have taken the steps of the run, on average, or all neighbours have ended.
+    """Step until all nodes together have taken the steps of the run, on average, or all neighbors have ended.
 
-    `gradient(point, step)` is for this node's own step. `mailbox.post(neighbour, offer)` sends without waiting;
+    `gradient(point, step)` is for this node's own step. `mailbox.post(neighbor, offer)` sends without waiting;
     `mailbox.take(seconds)` gives what has arrived, with the sender, waiting for it so long if nothing has. None in place of an
-    offer: this neighbour has left.
+    offer: this neighbor has left.
     """
     arrived: deque[tuple[int, Offer | None]] = deque()
 
@@ -106,7 +106,7 @@ class OwnNode(Stepper):
         return [Snapshot(self.node.state, {}, self.sent)]
 
     def run(self, gradient: Callable[[Array, int], Array]) -> None:
-        """Take all steps, and wait for the neighbours' last."""
+        """Take all steps, and wait for the neighbors' last."""
         assert self.network.processes.mailbox is not None
         self.mailbox = self.network.processes.mailbox()
         self.take = self.mailbox.take

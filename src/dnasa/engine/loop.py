@@ -78,8 +78,10 @@ def solve(
     options = RunOptions(evaluate, node_weights, weight_decay, folder, resume, progress, record)
     check_problem(problem)
     plan = make_plan(problem, network, rule, steps, eta, seed, start, options)
-    kind = Run if plan.network.settings.late is None else LateRun if plan.network.simulated else SiteRun
-    return kind(problem, plan, options).run()
+    if plan.network.settings.late is None:
+        return Run(problem, plan, options).run()
+    late = LateRun if plan.network.simulated else SiteRun
+    return late(problem, plan, options).run()
 
 
 def check(

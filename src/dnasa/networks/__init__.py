@@ -83,7 +83,7 @@ def connect(
         every: Exchange only at every N-th step. In the others each node moves by itself, along what it last learned of the
             average gradient.
         traffic: Counts what this site sends, from the first byte; by default a new one.
-        late: Nodes do not wait for each other, at the speeds of `clock` or as real sites: an exchange with a neighbour may last
+        late: Nodes do not wait for each other, at the speeds of `clock` or as real sites: an exchange with a neighbor may last
             for this many further steps. A run's `steps` is then the mean of the nodes' steps. Sites evaluate the start and the
             end.
         overlap: Exchange while gradients are computed, for rules with early messages. The iterates are the same.

@@ -1,6 +1,6 @@
 """The memory of an exchange between processes, the same at every step.
 
-Payloads of equal shape and dtype are stacked; the stacks for one neighbour lie one after the other in one buffer of bytes.
+Payloads of equal shape and dtype are stacked; the stacks for one neighbor lie one after the other in one buffer of bytes.
 """
 
 import math
@@ -17,7 +17,7 @@ Arrays = tuple[tuple[tuple[int, ...], str], ...]  # shapes and dtypes
 
 
 class Routes(NamedTuple):
-    """Which rows travel between this process and its neighbours.
+    """Which rows travel between this process and its neighbors.
 
     Attributes:
         incoming: The processes that this one receives from, and the columns of W that are theirs.
@@ -54,9 +54,9 @@ class Buffers:
     """Memory for payloads like these.
 
     Attributes:
-        receives: The neighbours that messages come from, each with its buffer.
-        sends: The neighbours that messages go to, each with its buffer.
-        arrays: What each neighbour is sent.
+        receives: The neighbors that messages come from, each with its buffer.
+        sends: The neighbors that messages go to, each with its buffer.
+        arrays: What each neighbor is sent.
         own: The stacks of this process's rows, where the payloads are.
     """
 
@@ -95,7 +95,7 @@ class Buffers:
         return Area(data, views)
 
     def fill(self, payloads: Messages) -> None:
-        """Copy this process's rows in, and what each neighbour needs of them."""
+        """Copy this process's rows in, and what each neighbor needs of them."""
         for stack, target in zip(self.layout, self.packed.stacks, strict=True):
             stack_into(target, payloads[stack.payloads], staged=self.device is not None)
         self.own = self._on_device(self.packed)
@@ -104,7 +104,7 @@ class Buffers:
                 target[:] = source[..., rows, :]
 
     def received(self) -> list[list[Array]]:
-        """The stacks of every neighbour, where the payloads are."""
+        """The stacks of every neighbor, where the payloads are."""
         return [self._on_device(area) for area in self.incoming]
 
     def _on_device(self, area: Area) -> list[Array]:

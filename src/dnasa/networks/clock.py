@@ -1,7 +1,7 @@
 """The seconds that a simulated run would take on given links.
 
 Each node has a time of its own. It computes its gradients, exchanges messages, and continues once it has sent and received
-all of them, so a slow node delays its neighbours first and others later. The messages of a node share its bandwidth.
+all of them, so a slow node delays its neighbors first and others later. The messages of a node share its bandwidth.
 """
 
 from collections.abc import Callable, Mapping
@@ -103,7 +103,7 @@ class Clock:
         return np.maximum(computed, self.exchanged(arrived, early, exchanges))
 
     def _exchange(self, graph: Topology) -> Exchanged:
-        """An exchange between neighbours. A message leaves once its receiver has announced that it is ready, as with gloo."""
+        """An exchange between neighbors. A message leaves once its receiver has announced that it is ready, as with gloo."""
         entries, latency = graph.sparse.tocoo(), self.latency
         apart = entries.row != entries.col
         receivers, senders = entries.row[apart], entries.col[apart]

@@ -22,7 +22,7 @@ from dnasa.networks.processes import Traffic
 from dnasa.sites.file import Sites
 from dnasa.sites.links import Link, Mesh
 
-RECENT = 32  # calls that a state names; neighbours are never that many calls apart
+RECENT = 32  # calls that a state names; neighbors are never that many calls apart
 PATIENCE = 20  # how many timeouts a site that wants to join waits for the others
 SOON = 10.0  # seconds after which a site that waits for the others to start says why
 REMEDY = (

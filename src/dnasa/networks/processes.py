@@ -1,7 +1,7 @@
 """The exchange between real processes, whatever carries the messages.
 
-Each process holds a block of nodes. For every neighbouring process there is one message per exchange, with the rows that the
-neighbour needs of everything the rule sends. Receives are posted first, the process's own share of the product is computed
+Each process holds a block of nodes. For every neighboring process there is one message per exchange, with the rows that the
+neighbor needs of everything the rule sends. Receives are posted first, the process's own share of the product is computed
 while messages travel, and there are no barriers.
 """
 
@@ -223,7 +223,7 @@ class Multiplier:
 
     @cached_property
     def turns(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The turns of the nodes here, whose neighbours are numbered as they lie here: own nodes first, then those received."""
+        """The turns of the nodes here, whose neighbors are numbered as they lie here: own nodes first, then those received."""
         columns = np.concatenate([self.rows, *(columns for _, columns in self.routes.incoming)])
         return turns(self.W[self.rows.start : self.rows.stop][:, columns])
 

@@ -103,7 +103,7 @@ class Multiplier:
 
 
 def turns(W: sp.csr_array) -> list[tuple[np.ndarray, np.ndarray]]:
-    """A neighbour of each row and its weight, then the next neighbours; a row that has no more gets itself."""
+    """A neighbor of each row and its weight, then the next neighbors; a row that has no more gets itself."""
     ends = list(pairwise(W.indptr))
     rows = [
         [(j, w) for j, w in zip(W.indices[a:b], W.data[a:b], strict=True) if j != i] for i, (a, b) in enumerate(ends)

@@ -1,6 +1,6 @@
 """The exchange between sites: machines of different owners, each with one node, over TLS.
 
-Messages travel between neighbours only, directly. Sums, for metrics and averages, take two exchanges: every member adds up
+Messages travel between neighbors only, directly. Sums, for metrics and averages, take two exchanges: every member adds up
 one part of the numbers and sends it to all.
 """
 
@@ -115,7 +115,7 @@ class SiteTransport(Transport):
     def _start(self, number: int, receives: Sequence[Message], sends: Sequence[Message]) -> list[Receive]:
         self.check()
         pending = [self._want(number, peer, view_of(buffer)) for peer, buffer in receives]
-        copies = {id(buffer): bytes(view_of(buffer)) for _, buffer in sends}  # one for all neighbours that get the same
+        copies = {id(buffer): bytes(view_of(buffer)) for _, buffer in sends}  # one for all neighbors that get the same
         for peer, buffer in sends:
             self._send(number, peer, copies[id(buffer)])
         return pending
@@ -255,15 +255,15 @@ class SiteMailbox:
 
     Args:
         carrier: Carries the messages.
-        neighbours: The processes to exchange offers with.
+        neighbors: The processes to exchange offers with.
         traffic: Counts what is sent.
     """
 
     def __init__(self, carrier: SiteTransport, neighbours: Iterable[int], traffic: processes.Traffic):
         self.carrier, self.traffic = carrier, traffic
-        self.expected = dict.fromkeys(neighbours, 0)  # the number of the next offer of each neighbour
+        self.expected = dict.fromkeys(neighbours, 0)  # the number of the next offer of each neighbor
         self.own: Messages = ()  # in the last offer
-        self.receives: dict[int, Receive] = {}  # of the neighbours that have not ended
+        self.receives: dict[int, Receive] = {}  # of the neighbors that have not ended
         self.began = time.monotonic()  # to wait
 
     def post(self, neighbour: int, offer: Offer) -> None:
@@ -287,7 +287,7 @@ class SiteMailbox:
                 return found
 
     def end(self) -> None:
-        """Tell the neighbours that this node has ended, and wait until all of them have."""
+        """Tell the neighbors that this node has ended, and wait until all of them have."""
         for peer in self.expected:
             self.traffic.add("end", self.carrier.sites[peer], (), self._size)
             self.carrier.send_mail(peer, OFFER.pack(True, 0, 0.0).ljust(self._size, b"\0"))

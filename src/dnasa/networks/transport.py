@@ -42,7 +42,7 @@ class Transport(ABC):
         """All processes' arrays, of equal size, as rows."""
 
     def all_reduce(self) -> Callable[[Array], Array] | None:
-        """Another `sum` that may run at the same time; None where messages to the neighbours do that."""
+        """Another `sum` that may run at the same time; None where messages to the neighbors do that."""
         return None
 
     def duplicate(self) -> "Transport":

@@ -1,4 +1,4 @@
-"""Buffers of a model, such as the statistics of batch norm, mixed with the neighbours' after every step."""
+"""Buffers of a model, such as the statistics of batch norm, mixed with the neighbors' after every step."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future

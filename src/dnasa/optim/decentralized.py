@@ -1,4 +1,4 @@
-"""The optimizer: an ordinary loop of torch on the outside, steps of a rule with the neighbours inside."""
+"""The optimizer: an ordinary loop of torch on the outside, steps of a rule with the neighbors inside."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ BEYOND = (
 
 
 class Decentralized(torch.optim.Optimizer):
-    """Trains with the neighbours, without a stepsize.
+    """Trains with the neighbors, without a stepsize.
 
     Parameter groups may differ in `weight_decay` and in nothing else, because the step is normalized over all of them together.
     Their "lr" is the stepsize of the last step, for logs.
@@ -41,7 +41,7 @@ class Decentralized(torch.optim.Optimizer):
 
     Args:
         params: As for any optimizer, or the model itself: its buffers and frozen parameters are then made equal at the start,
-            its modules are compared between the processes, and its batch norm statistics are mixed with the neighbours' at
+            its modules are compared between the processes, and its batch norm statistics are mixed with the neighbors' at
             every step.
         network: What `dnasa.connect` returns.
         rule: The name of a rule, or a `Rule`.
@@ -50,8 +50,8 @@ class Decentralized(torch.optim.Optimizer):
         steps: The number of steps, for schedules that depend on it, such as "fixed".
         weight_decay: Decoupled weight decay, as in `torch.optim.AdamW`: a step multiplies x by 1 - stepsize * weight_decay and
             leaves the gradient as it is. AdaNASA's stepsize is that of a coordinate.
-        buffers: What to mix with the neighbours' instead of batch norm statistics, such as `model.buffers()`; `()` mixes none.
-        overlap: Exchange while the next gradient is computed; by default wherever the rule can and there are neighbours. The
+        buffers: What to mix with the neighbors' instead of batch norm statistics, such as `model.buffers()`; `()` mixes none.
+        overlap: Exchange while the next gradient is computed; by default wherever the rule can and there are neighbors. The
             iterates are the same either way.
         lr: Must be left out, since there is no learning rate to set.
 
@@ -143,7 +143,7 @@ class Decentralized(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a step with the current gradients, and exchange with the neighbours; returns the closure's loss.
+        """Take a step with the current gradients, and exchange with the neighbors; returns the closure's loss.
 
         Args:
             closure: Clears the gradients, computes the loss, calls backward and returns the loss, as for `torch.optim.LBFGS`.

@@ -37,7 +37,7 @@ class CudaGraphs:
         static_inputs = [a.clone() for a in inputs]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # libraries initialise in their first calls, which cannot be captured
+        with torch.cuda.stream(stream):  # libraries initialize in their first calls, which cannot be captured
             for _ in range(2):
                 self.function(*static_inputs)
         torch.cuda.current_stream().wait_stream(stream)

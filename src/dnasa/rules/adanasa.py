@@ -150,5 +150,5 @@ def adanasa(
 
 
 def scaled(a: Array, m: Array) -> Array:
-    """a / sqrt(m), at most 1: a node may have no second moment yet of what its neighbours send."""
+    """a / sqrt(m), at most 1: a node may have no second moment yet of what its neighbors send."""
     return a / nonzero(maximum(m**0.5, abs(a)))

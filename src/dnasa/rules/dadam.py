@@ -1,4 +1,4 @@
-"""D-Adam: a step of Adam (Kingma and Ba, 2015) at each node, then an average with the neighbours."""
+"""D-Adam: a step of Adam (Kingma and Ba, 2015) at each node, then an average with the neighbors."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""D-SGD: a gradient step, then an average with the neighbours (Lian et al., 2017).
+"""D-SGD: a gradient step, then an average with the neighbors (Lian et al., 2017).
 
 With a projection: Bianchi and Jakubowicz (2013).
 """

@@ -1,4 +1,4 @@
-"""MT: momentum tracking, D-SGT with the momentum of the gradients in their place (Takezawa et al., 2023)."""
+"""MT: momentum tracking, DIGing with the momentum of the gradients in their place (Takezawa et al., 2023)."""
 
 from typing import NamedTuple
 

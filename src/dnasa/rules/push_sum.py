@@ -21,11 +21,11 @@ def push_sum(rule: Rule) -> Rule:
     In a step that sends anything, w travels once, with the first messages: the rule's x may be mixed once in a step.
 
     Args:
-        rule: A rule for undirected graphs, such as `rules.dsgd(eta)`, that does not need a doubly stochastic W.
+        rule: A rule for undirected graphs, such as `rules.dsgd(eta)`, whose `needs` allow it.
     """
     if not isinstance(rule, Rule):
         raise InputError("push_sum wraps a Rule, such as rules.dsgd(eta): call the rule's maker first.")
-    if rule.needs.doubly_stochastic:
+    if not rule.needs.allows_push_sum:
         raise InputError("This rule cannot be used with push-sum: use D-SGD, D-SGT or D-NASA on a directed graph.")
 
     def init(x: Array) -> State:

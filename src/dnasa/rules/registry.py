@@ -112,7 +112,7 @@ def look(name: str) -> Look | None:
 
 
 class Variant(NamedTuple):
-    """One way to run a rule: what a row of a comparison is labelled with.
+    """One way to run a rule: what a row of a comparison is labeled with.
 
     Attributes:
         rule: The rule's name.
@@ -191,7 +191,7 @@ def check_used(schedule: str | Sequence[str] | None, runs: Sequence[Variant | Ru
 def groups(
     runs: Sequence[Variant | Rule], nodes: int, steps: int, like: Array, layout: Layout, prox: Prox | None = None
 ) -> list[VariantGroup]:
-    """One rule for neighbouring variants of the same method; the user's rules one by one."""
+    """One rule for neighboring variants of the same method; the user's rules one by one."""
     own = sum(isinstance(run, Rule) for run in runs)
     if prox is not None and own:
         raise InputError("A rule of your own must be given prox by its maker: decorate the maker with @rule.")

@@ -102,11 +102,17 @@ def _own(path: Path, name: str, shape: tuple[int, ...], outputs: int, code: byte
     return made
 
 
+def check_file(path: Path, name: str) -> None:
+    """Refuse a file that is not there."""
+    if not path.is_file():
+        raise InputError(f"There is no file {path}: give the path of a Python file with a function {name}.")
+
+
 @cache
 def function(path: Path, name: str, code: bytes | None) -> tuple[Callable[..., Any], bytes]:
     """A function of the user's file, and the file as it was executed."""
-    if code is None and not path.is_file():
-        raise InputError(f"There is no file {path}: give the path of a Python file with a function {name}.")
+    if code is None:
+        check_file(path, name)
     if launched_rank() == 0:
         print(f"Executing {path} for its model.", file=sys.stderr, flush=True)
     try:

@@ -174,7 +174,10 @@ def load_rows(
     if options.model is not None:
         with needed_by("A model"):
             from dnasa.tasks import models
-        text, context = models.parse(options.model)[0] == "gpt", models.context(options.model)
+        kind, words = models.parse(options.model)
+        if kind == "own":
+            models.check_file(Path(words[0]), words[1])
+        text, context = kind == "gpt", models.context(options.model)
     if options.shard_dir is not None:
         how = options.reading
         return data.from_shards(options.shard_dir, local_nodes, options.nodes, allgather_text=allgather_text, **how)

@@ -1,7 +1,7 @@
 """Graphs by name, also from networkx and of users, and what remains of a graph when nodes are lost.
 
 A named graph is a function of the number of nodes `n` and of `weights`: a name in `WEIGHTS`, or "lazy". Without one, weights
-are `I - L / lambda_max(L)` (L the graph Laplacian), and the ring's 1/3 for a node itself and both neighbours; these reproduce
+are `I - L / lambda_max(L)` (L the graph Laplacian), and the ring's 1/3 for a node itself and both neighbors; these reproduce
 the paper's rho for its four graphs of 8 nodes. On directed graphs a node divides its weight equally among itself and the nodes
 it sends to, and `weights` must be None.
 """
@@ -233,7 +233,7 @@ BUILT_IN = frozenset(TOPOLOGIES)
 
 
 def from_networkx(graph: nx.Graph, weights: str | None = None, name: str | None = None) -> Topology:
-    """A topology from a networkx graph; node i is the node labelled i, or, with other labels, the i-th of `graph.nodes`.
+    """A topology from a networkx graph; node i is the node labeled i, or, with other labels, the i-th of `graph.nodes`.
 
     Edges of a DiGraph lead from the sender to the receiver. Self-loops and edge attributes are ignored.
 

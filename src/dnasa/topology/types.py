@@ -86,7 +86,7 @@ class Topology:
 
     @cached_property
     def degrees(self) -> np.ndarray:
-        """The number of neighbours of each node."""
+        """The number of neighbors of each node."""
         return np.diff(self.sparse.indptr) - (self.sparse.diagonal() != 0)
 
     @cached_property
@@ -180,7 +180,7 @@ class Changing(Topology):
 
     @cached_property
     def degrees(self) -> np.ndarray:
-        """The number of neighbours of each node, on average over a period."""
+        """The number of neighbors of each node, on average over a period."""
         return np.sum([graph.degrees for graph in self.each], axis=0) / self.period
 
 

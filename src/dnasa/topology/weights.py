@@ -23,7 +23,7 @@ def laplacian(adjacency: sp.csr_array) -> sp.csr_array:
 
 
 def third(adjacency: sp.csr_array) -> sp.csr_array:
-    """1/3 for a node itself and for each of two neighbours."""
+    """1/3 for a node itself and for each of two neighbors."""
     return (adjacency + sp.eye_array(adjacency.shape[0])) / 3
 
 
