@@ -86,9 +86,7 @@ class Machines:
         With `highest`, the delay of two machines lies between the two. A share `loss` of all frames gets lost.
         The kernel limits the rate. The delay is made by a relay in the place of the bridge, because many kernels have no netem.
         """
-        burst = int(
-            min(max(rate * 500, 8000), 64_000)
-        )  # bytes: 4 ms, and no larger than a frame that TCP leaves to the card
+        burst = int(min(max(rate * 500, 8000), 64_000))  # bytes: 4 ms, and no larger than a frame that TCP leaves to the card
         for name in self.names:
             ip("-n", name, "link", "set", "eth0", "gso_max_size", str(burst))
             limits = f"rate {rate}mbit burst {max(burst, rate * 500):.0f} latency 1s".split()

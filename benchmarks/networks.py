@@ -73,9 +73,7 @@ def main() -> None:
     print(f"{torch.get_num_threads()} threads")
     for name, rounds in (("a9a network", 300), ("LeNet", 25)):
         problem = make_problem(name)
-        plain, one, four = medians(
-            forward_backward(problem), dnasa_step(problem, 1), dnasa_step(problem, 4), rounds=rounds
-        )
+        plain, one, four = medians(forward_backward(problem), dnasa_step(problem, 1), dnasa_step(problem, 4), rounds=rounds)
         print(
             f"{name}: forward/backward {1e3 * plain:.2f} ms, D-NASA step {1e3 * one:.2f} ms: {one / plain:.2f} times; "
             f"4 runs side by side {1e3 * four:.2f} ms: {four / one:.2f} times one run"

@@ -51,9 +51,7 @@ def steps_on_networks() -> list[Row]:
         problem = networks.make_problem(name)
         works = networks.forward_backward(problem), networks.dnasa_step(problem, 1)
         plain, one = networks.medians(*works, rounds=rounds)
-        rows.append(
-            Row(f"D-NASA step, {name}, 8 x 32", "shared-weight forward/backward of the 256 samples", one, plain, goal)
-        )
+        rows.append(Row(f"D-NASA step, {name}, 8 x 32", "shared-weight forward/backward of the 256 samples", one, plain, goal))
     return rows
 
 
@@ -61,9 +59,7 @@ def updates() -> list[Row]:
     rows = []
     for name, dim, calls, goal in (("LeNet size", 25_010, 40, 2.5), ("10 million parameters", 10_000_000, 1, 1.6)):
         taken = update.measure(dim, "cpu", calls)
-        rows.append(
-            Row(f"update and exchange, 8 nodes, {name}", "copy of the 8 arrays", taken["fused"], taken["copy"], goal)
-        )
+        rows.append(Row(f"update and exchange, 8 nodes, {name}", "copy of the 8 arrays", taken["fused"], taken["copy"], goal))
     return rows
 
 
@@ -76,9 +72,7 @@ def compiled_loop() -> Callable[[int], None] | None:
     libraries = Path(np.random.__file__).parent / "lib"
     include = [f"-I{np.get_include()}", f"-I{sysconfig.get_paths()['include']}"]
     flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC", *include]
-    subprocess.run(
-        [compiler, *flags, str(source), "-o", str(target), f"-L{libraries}", "-lnpyrandom", "-lm"], check=True
-    )
+    subprocess.run([compiler, *flags, str(source), "-o", str(target), f"-L{libraries}", "-lnpyrandom", "-lm"], check=True)
     library, bits = ctypes.CDLL(str(target)), np.random.SFC64(0)
     x, theta = np.zeros((20, 100)), np.ones(100)
     generator = ctypes.cast(bits.ctypes.bit_generator, ctypes.c_void_p)
@@ -127,8 +121,7 @@ def start_up() -> list[Row]:
     rows = []
     for what, words, goal in commands:
         taken = [
-            timed(subprocess.run, [sys.executable, *words], env=environment, capture_output=True, check=True)
-            for _ in range(5)
+            timed(subprocess.run, [sys.executable, *words], env=environment, capture_output=True, check=True) for _ in range(5)
         ]
         rows.append(Row(what, "one second", statistics.median(taken), 1.0, goal))
     return rows

@@ -122,9 +122,7 @@ def measure(name: str, precision: str, device: str, quick: bool) -> None:
         try:
             taken = milliseconds(step, 0.3 if quick else 1.0)
         except Exception as error:  # the other measurements are still of use
-            print(
-                f"  {way:24s} failed: {type(error).__name__}: {str(error).splitlines()[0][:150] if str(error) else ''}"
-            )
+            print(f"  {way:24s} failed: {type(error).__name__}: {str(error).splitlines()[0][:150] if str(error) else ''}")
             continue
         eager, captured = eager or taken, taken if way.endswith("graph") else captured
         against = f", {taken / captured:.2f} x the CUDA graph" if captured else ""

@@ -149,9 +149,7 @@ def equations() -> str:
         aligned = f"\\begin{{align*}}\n{body}\n\\end{{align*}}" if "&" in body else body
         _, _, notes = (inspect.getdoc(method.make) or "").partition("Args:")[0].partition("\n")
         checked = (
-            f"Compared with {method.checked}."
-            if method.checked
-            else "Experimental: compared with nothing but our own twin."
+            f"Compared with {method.checked}." if method.checked else "Experimental: compared with nothing but our own twin."
         )
         parts = (f"### {method.title}", f"`{name}`; {paper}.", f"$$\n{aligned}\n$$", notes.strip(), checked)
         sections.append("\n\n".join(part for part in parts if part))
@@ -243,9 +241,7 @@ def command(name: str, command: Any) -> str:
     arguments = [argument(p) for p in command.params if p.param_type_name == "argument"]
     rows = [option(p) for p in command.params if p.param_type_name == "option" and not p.hidden]
     table = ["| option | default | |", "|---|---|---|", *rows] if rows else []
-    return "\n".join(
-        [f"## dnasa {name}", "", f"`{' '.join(['dnasa', name, *arguments])}`", "", command.help, "", *table]
-    )
+    return "\n".join([f"## dnasa {name}", "", f"`{' '.join(['dnasa', name, *arguments])}`", "", command.help, "", *table])
 
 
 def option(parameter: Any) -> str:

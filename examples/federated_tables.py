@@ -29,9 +29,7 @@ shards = dnasa.data.partition("dirichlet(0.3)", classes, CLINICS, seed=5)
 def standardised() -> tuple[np.ndarray, np.ndarray]:
     """Training and test rows; each clinic gives its number of rows and the sums of their values and squares."""
     own = [train[shard] for shard in shards]
-    count, total, squares = (
-        sum(parts) for parts in zip(*[(len(a), a.sum(0), (a**2).sum(0)) for a in own], strict=True)
-    )
+    count, total, squares = (sum(parts) for parts in zip(*[(len(a), a.sum(0), (a**2).sum(0)) for a in own], strict=True))
     mean, deviation = total / count, np.sqrt(squares / count - (total / count) ** 2)
     return ((train - mean) / deviation).astype(np.float32), ((test - mean) / deviation).astype(np.float32)
 
@@ -58,9 +56,7 @@ def draw(results: dict[str, list[float]], path: str) -> None:
 
 
 def main(path: str) -> None:
-    results = {
-        f"alone\n{len(shard)} rows\n{100 * classes[shard].mean():.0f} % benign": accuracy([shard]) for shard in shards
-    }
+    results = {f"alone\n{len(shard)} rows\n{100 * classes[shard].mean():.0f} % benign": accuracy([shard]) for shard in shards}
     results["together"] = accuracy(shards)
     results["all rows in\none place"] = accuracy([np.concatenate(shards)])
     for name, values in results.items():

@@ -72,9 +72,7 @@ def main(path: str) -> None:
     start = np.random.default_rng(0).normal(size=3 * HIDDEN)
     problem = dnasa.problems.Custom(gradient, start, batched=True, nodes=NODES, evaluate=error)
     result = dnasa.solve(problem, dnasa.topology.ring(NODES), "adanasa", steps=STEPS)
-    print(
-        f"mean squared error {result.history.error.iloc[0]:.3f} at the start, {result.history.error.iloc[-1]:.4f} at the end"
-    )
+    print(f"mean squared error {result.history.error.iloc[0]:.3f} at the start, {result.history.error.iloc[-1]:.4f} at the end")
     draw(result, path)
 
 

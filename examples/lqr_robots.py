@@ -80,9 +80,7 @@ def main(path: str) -> None:
     def remember(evaluation: Any) -> None:
         gains.append(evaluation.mean[0].numpy().copy())
 
-    result = dnasa.solve(
-        problem, dnasa.topology.grid(NODES), steps=STEPS, evaluate=5, record=dnasa.Record(callback=remember)
-    )
+    result = dnasa.solve(problem, dnasa.topology.grid(NODES), steps=STEPS, evaluate=5, record=dnasa.Record(callback=remember))
     first, last = result.history.cost.iloc[0], result.history.cost.iloc[-1]
     print(f"average cost {first:.3f} with the first gains, {last:.3f} with the learned ones, {gains[-1].round(2)}")
     draw(np.array(gains), path)

@@ -16,9 +16,7 @@ from dnasa.problems.models import resnet
 
 def main(steps: int) -> None:
     digits = load("digits")
-    digits = digits._replace(
-        inputs=digits.inputs.reshape(-1, 1, 8, 8), test_inputs=digits.test_inputs.reshape(-1, 1, 8, 8)
-    )
+    digits = digits._replace(inputs=digits.inputs.reshape(-1, 1, 8, 8), test_inputs=digits.test_inputs.reshape(-1, 1, 8, 8))
     problem = Supervised(
         partial(resnet, channels=1, widths=(8, 16)),
         cross_entropy,

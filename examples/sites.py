@@ -27,9 +27,7 @@ def main(steps: int) -> None:
     digits = load_digits()
     inputs = torch.tensor(digits.data, dtype=torch.float32) / 16
     labels = torch.tensor(digits.target)
-    rows_of_site = torch.arange(
-        300 + network.rank, len(labels), network.nodes
-    )  # network.rank is the number of the site
+    rows_of_site = torch.arange(300 + network.rank, len(labels), network.nodes)  # network.rank is the number of the site
 
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     parallel = DistributedDataParallel(model, process_group=site)  # averages the gradients of the site

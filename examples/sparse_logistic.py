@@ -56,9 +56,7 @@ def draw(result: dnasa.Result, exact: np.ndarray, path: str) -> None:
     best = np.mean([loss(exact, node) for node in range(NODES)])
     for style, ((rule, schedule), rows) in zip(styles([rule for (rule, _), _ in lines]), lines, strict=True):
         left.semilogy(rows.step, rows.train_loss - best, label=label(rule, schedule), markevery=8, ms=4, **style)
-    left.set(
-        xlabel="step", ylabel="loss above that of scikit-learn", title=f"{NODES} nodes on a ring, batches of {BATCH}"
-    )
+    left.set(xlabel="step", ylabel="loss above that of scikit-learn", title=f"{NODES} nodes on a ring, batches of {BATCH}")
     left.legend(fontsize=8)
     shown = slice(12)
     numbers = np.arange(DIM)[shown]

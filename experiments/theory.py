@@ -27,9 +27,7 @@ def averages(graph: topology.Topology, steps: int) -> pd.DataFrame:
     """The gradient norm averaged over the steps, for each method and seed."""
     evaluate = sorted({int(t) for t in np.linspace(0, steps, 201)})
     problem = RobustRegression(graph.nodes)
-    history = dnasa.solve(
-        problem, graph, METHODS, steps=steps, seed=range(SEEDS), evaluate=evaluate, progress=False
-    ).history
+    history = dnasa.solve(problem, graph, METHODS, steps=steps, seed=range(SEEDS), evaluate=evaluate, progress=False).history
     rows = history[history.step < steps].groupby(["rule", "schedule", "seed"]).grad_norm.mean()
     return rows.reset_index().assign(T=steps, n=graph.nodes)
 

@@ -19,9 +19,7 @@ def test_the_crc_of_arrays_is_that_of_their_bytes() -> None:
     assert crc32(tensor, b"end", start=crc32(torch.tensor(numbers))) == expected
 
 
-@pytest.mark.parametrize(
-    "other", [np.arange(6.0) + 1, np.arange(6.0).reshape(2, 3), np.arange(6, dtype=np.float32), "text"]
-)
+@pytest.mark.parametrize("other", [np.arange(6.0) + 1, np.arange(6.0).reshape(2, 3), np.arange(6, dtype=np.float32), "text"])
 def test_checksums_see_numbers_shapes_and_dtypes(other: Array) -> None:
     assert checksum(np.arange(6.0), "a") == checksum(torch.arange(6.0, dtype=torch.float64), "a")
     assert checksum(other, "a") != checksum(np.arange(6.0), "a") != checksum(np.arange(6.0), "b")

@@ -293,8 +293,7 @@ def test_the_page_of_methods_has_every_rule() -> None:
     table, equations = hooks.methods_table(), hooks.equations()
     assert "| `dnasa` | [D-NASA](#d-nasa) | none | 3 | 1 | 1 | 4 | symmetric | yes |" in table
     assert (
-        "| `kgt` | [K-GT](#k-gt) | yes | 2 every 10th step | 1 every 10th step | 1 | 3 | symmetric, fixed graph | no |"
-        in table
+        "| `kgt` | [K-GT](#k-gt) | yes | 2 every 10th step | 1 every 10th step | 1 | 3 | symmetric, fixed graph | no |" in table
     )
     for name in registry.BUILT_IN:
         method = registry.RULES[name]

@@ -41,9 +41,7 @@ def test_sensors_locate_the_source(tmp_path: Path) -> None:
     assert (tmp_path / "localisation.png").stat().st_size > 10_000
 
 
-def test_the_quickstart_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_quickstart_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["quickstart.py"])
     runpy.run_path(str(EXAMPLES / "quickstart.py"))
@@ -95,9 +93,7 @@ def test_an_example_reaches_what_its_page_says(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.long
 def test_clinics_together_are_as_good_as_all_rows_in_one_place(tmp_path: Path) -> None:
-    accuracies = [
-        float(number) for number in re.findall(r"accuracy ([\d.]+)", run("federated_tables.py", cwd=tmp_path))
-    ]
+    accuracies = [float(number) for number in re.findall(r"accuracy ([\d.]+)", run("federated_tables.py", cwd=tmp_path))]
     *alone, together, everything = accuracies
     assert together > max(alone)
     assert abs(together - everything) < 1

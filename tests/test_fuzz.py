@@ -106,9 +106,7 @@ OPTIONS = st.sampled_from(
 )
 
 
-def called(
-    words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> tuple[Any, Any]:
+def called(words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[Any, Any]:
     """The exit code and the output of a command in this process."""
     monkeypatch.setattr(sys, "argv", ["dnasa", *words])
     cli.running.engine = "simulated"
@@ -123,9 +121,7 @@ def test_any_command_line_ends_with_success_or_one_clear_line(
     pairs: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = ["train", "--problem", "least_squares", "--nodes", "4", "--steps", "3"]
-    words = [
-        f"--{name}={value}" for name, value in pairs if not (name in ("nodes", "batch", "seeds") and value == "1e9")
-    ]
+    words = [f"--{name}={value}" for name, value in pairs if not (name in ("nodes", "batch", "seeds") and value == "1e9")]
     code, output = called([*base, *words], monkeypatch, capsys)
     assert code in (0, 1, 2), output.err
     if code:

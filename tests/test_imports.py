@@ -110,10 +110,7 @@ def test_no_two_files_import_each_other() -> None:
     files = {".".join(("dnasa", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in MODULES}
     files = {name.removesuffix(".__init__"): path for name, path in files.items()}
     graph = nx.DiGraph(
-        (name, other)
-        for name, path in files.items()
-        for other in imported_files(path.read_text(), files)
-        if other != name
+        (name, other) for name, path in files.items() for other in imported_files(path.read_text(), files) if other != name
     )
     assert [sorted(circle) for circle in nx.strongly_connected_components(graph) if len(circle) > 1] == []
 
@@ -139,9 +136,7 @@ def test_public_names_are_there(module: ModuleType) -> None:
 
 
 def test_every_built_in_rule_is_a_public_function() -> None:
-    assert {
-        name for name in registry.BUILT_IN if getattr(dnasa.rules, name, None) is not registry.RULES[name].make
-    } == set()
+    assert {name for name in registry.BUILT_IN if getattr(dnasa.rules, name, None) is not registry.RULES[name].make} == set()
 
 
 @pytest.mark.parametrize("module", [dnasa, dnasa.channels, dnasa.problems, dnasa.trained], ids=lambda m: m.__name__)

@@ -41,9 +41,7 @@ print(result.final()["consensus"], result.mean, rule.needs)
 def run(*command: str | Path, **env: str) -> str:
     """From a folder without the sources, so that the installed package is used."""
     settings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | env
-    done = subprocess.run(
-        list(map(str, command)), cwd="/", env=settings, capture_output=True, text=True, timeout=PATIENCE
-    )
+    done = subprocess.run(list(map(str, command)), cwd="/", env=settings, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -25,9 +25,7 @@ from dnasa.tasks import models
 ROOT = Path(__file__).parent.parent
 
 
-def test_packages_that_only_lie_in_the_current_folder_are_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_that_only_lie_in_the_current_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m dnasa` has the current folder on its path."""
     (tmp_path / "evil-1.dist-info").mkdir()
     (tmp_path / "evil-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1\n")
@@ -127,9 +125,7 @@ def test_code_that_a_file_names_is_refused(command: str, begun: Path, home: Path
 @pytest.mark.parametrize(
     ("command", "verbosity"), [("repeat", ""), ("repeat", "--quiet"), ("resume", "--quiet"), ("resume", "--log-json")]
 )
-def test_code_that_a_file_names_is_executed_if_it_is_trusted(
-    command: str, verbosity: str, begun: Path, home: Path
-) -> None:
+def test_code_that_a_file_names_is_executed_if_it_is_trusted(command: str, verbosity: str, begun: Path, home: Path) -> None:
     done = run(*COMMANDS[command].split(), "--trust", *verbosity.split(), cwd=home)
     assert done.returncode == 0, done.stderr
     for file in ("net.py", "rules.py"):

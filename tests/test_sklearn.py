@@ -14,9 +14,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from dnasa.sklearn import DecentralizedClassifier, DecentralizedRegressor
 
 
-@pytest.mark.parametrize(
-    "kind", [DecentralizedClassifier, pytest.param(DecentralizedRegressor, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("kind", [DecentralizedClassifier, pytest.param(DecentralizedRegressor, marks=pytest.mark.long)])
 @pytest.mark.filterwarnings("ignore:Can't check")
 def test_scikit_learns_own_checks_pass(kind: Any) -> None:
     checks = check_estimator(kind(steps=20, nodes=3), on_skip=None)
@@ -66,9 +64,7 @@ def test_the_seed_decides_the_result() -> None:
 def test_weight_decay_shrinks_the_weights(kind: Any) -> None:
     X, y = load_breast_cancer(return_X_y=True)
     plain, decayed = (
-        kind(rule="adanasa", steps=20, random_state=0, weight_decay=decay, early_stopping=False)
-        .fit(X, y)
-        .model_.to_torch()
+        kind(rule="adanasa", steps=20, random_state=0, weight_decay=decay, early_stopping=False).fit(X, y).model_.to_torch()
         for decay in (0.0, 1.0)
     )
     norms = [sum(p.detach().square().sum() for p in net.parameters()) for net in (plain, decayed)]

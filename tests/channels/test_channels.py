@@ -51,9 +51,7 @@ SCALE_FREE = ("dadam", "gt_adam", "gt_nsgdm", "demuon")  # their steps do not sc
 LEARNERS = [name for name in rules.RULES if name not in AMPLIFY]
 
 
-@pytest.mark.parametrize(
-    ("rule", "channel"), [(r, kind[i % len(kind)]) for i, r in enumerate(LEARNERS) for kind in KINDS]
-)
+@pytest.mark.parametrize(("rule", "channel"), [(r, kind[i % len(kind)]) for i, r in enumerate(LEARNERS) for kind in KINDS])
 def test_every_rule_learns_through_every_kind_of_channel(rule: str, channel: str) -> None:
     """Rounding and compression make small messages negative that are positive by themselves, such as second moments."""
     target = np.random.default_rng(0).standard_normal((4, 40))
@@ -139,9 +137,7 @@ def change(folder: Path, name: str, array: Array | None) -> None:
         (channels.moniqua(4), "0.memory.0.0.0", np.zeros((1, 1, 4, 2))),
     ],
 )
-def test_a_checkpoint_with_another_channel_memory_is_refused(
-    channel: Channel, name: str, array: Array, tmp_path: Path
-) -> None:
+def test_a_checkpoint_with_another_channel_memory_is_refused(channel: Channel, name: str, array: Array, tmp_path: Path) -> None:
     interrupted(tmp_path / "a", channel=channel)
     change(tmp_path / "a", name, array)
     with pytest.raises(InputError, match="the channel remembers"):

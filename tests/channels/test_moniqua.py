@@ -81,9 +81,7 @@ def test_an_exchange_is_that_of_the_twin(graph: Topology, bits: int) -> None:
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 999), size=st.floats(-30, 30), spread=st.floats(0, 20), plan=st.sampled_from(["8,4/2", "4"]))
 @every_graph
-def test_the_mean_is_preserved_whatever_the_values(
-    graph: Topology, seed: int, size: float, spread: float, plan: str
-) -> None:
+def test_the_mean_is_preserved_whatever_the_values(graph: Topology, seed: int, size: float, spread: float, plan: str) -> None:
     """Also where the nodes' numbers, or what they remember, differ by many powers of two, so that differences are misread."""
     rng = np.random.default_rng(seed)
     shape = (2, graph.nodes, 45)

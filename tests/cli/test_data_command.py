@@ -19,9 +19,7 @@ Run = Callable[..., tuple[Any, str, str]]
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    mixed().assign(number=range(60), same=1, street=["a", "b"] * 30).to_csv(
-        tmp_path / "houses.csv", index=False, sep=";"
-    )
+    mixed().assign(number=range(60), same=1, street=["a", "b"] * 30).to_csv(tmp_path / "houses.csv", index=False, sep=";")
     return tmp_path / "houses.csv"
 
 
@@ -101,9 +99,7 @@ def test_sites_in_other_units_and_sites_of_very_different_sizes_are_named(tmp_pa
         said = out if command == ["data"] else err
         assert "Warning: Column 'age' of oslo has mean" in said
         assert said.count("Warning") == 2
-        assert (
-            "Warning: bonn trains on 16 rows and rome on 384, and each site counts the same: with --weights-by" in said
-        )
+        assert "Warning: bonn trains on 16 rows and rome on 384, and each site counts the same: with --weights-by" in said
     assert (tmp_path / "run" / "log.txt").read_text().count(" Warning: ") == 2
     assert run("train", "--steps", 2, "--weights-by", "rows", *options)[2].count("Warning") == 1
 

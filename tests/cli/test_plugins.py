@@ -63,9 +63,7 @@ def test_a_rule_of_a_plugin_is_used_by_name(plugin: Path, tmp_path: Path) -> Non
 
 def test_graphs_and_compressors_of_a_plugin_are_used_by_name(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(GRAPH)
-    (tmp_path / "study.toml").write_text(
-        "problems = ['least_squares']\ngraphs = ['wheel']\nrules = ['dnasa']\nsteps = 5\n"
-    )
+    (tmp_path / "study.toml").write_text("problems = ['least_squares']\ngraphs = ['wheel']\nrules = ['dnasa']\nsteps = 5\n")
     shown = run("topology", "wheel", "--nodes", 5, "--weights", "lazy", "--plugin", "mine.py", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "wheel" in shown.stdout

@@ -22,8 +22,7 @@ METRICS = ("train_loss", "test_loss", "test_accuracy", "grad_norm", "consensus")
 def history(values: Iterable[float], rule: str = "dnasa", seeds: int = 1, first: int = 0, **more: Any) -> pd.DataFrame:
     """A history whose metrics all have these values, one per evaluation; its runs are numbered from `first`."""
     rows = [
-        {"run": first + s, "rule": rule, "schedule": "diminishing", "seed": s, "step": 10 * t}
-        | dict.fromkeys(METRICS, value)
+        {"run": first + s, "rule": rule, "schedule": "diminishing", "seed": s, "step": 10 * t} | dict.fromkeys(METRICS, value)
         for t, value in enumerate(values)
         for s in range(seeds)
     ]

@@ -13,8 +13,7 @@ from dnasa.comparing import statistics
 def runs(metric: str = "test_loss", **values: Any) -> pd.DataFrame:
     """The results of each rule, one per seed; None where the run diverged."""
     rows = [
-        {"rule": rule, "schedule": "fixed", "eta": 0.1, "seed": s, "diverged": v is None}
-        | {metric: np.nan if v is None else v}
+        {"rule": rule, "schedule": "fixed", "eta": 0.1, "seed": s, "diverged": v is None} | {metric: np.nan if v is None else v}
         for rule, some in values.items()
         for s, v in enumerate(some)
     ]
@@ -52,9 +51,7 @@ def test_differences_are_paired_with_the_interval_of_a_paired_t_test(metric: str
     expected = stats.ttest_rel(*((a, b) if other == "a" else (b, a)))
     interval = expected.confidence_interval(0.95)
     assert table.difference[other] == pytest.approx((b - a).mean() * (1 if other == "b" else -1))
-    assert table.loc[other, ["difference_low", "difference_high"]].tolist() == pytest.approx(
-        [interval.low, interval.high]
-    )
+    assert table.loc[other, ["difference_low", "difference_high"]].tolist() == pytest.approx([interval.low, interval.high])
     assert table.difference[best] == 0
 
 

@@ -54,9 +54,7 @@ def texts(figure: Any) -> dict[Text, Any]:
     ("name", "width", "count"),
     [("paper", 234 / 72.27, 6), ("paper:234pt", 234 / 72.27, 3), ("paper:5.5", 5.5, 5), ("paper:2.5", 2.5, 4)],
 )
-def test_printed_text_fits_the_column_in_7_or_8_points_and_nothing_overlaps(
-    name: str, width: float, count: int
-) -> None:
+def test_printed_text_fits_the_column_in_7_or_8_points_and_nothing_overlaps(name: str, width: float, count: int) -> None:
     with style.context(name):
         figure = figure_of(SIX[:count])
         boxes = texts(figure)

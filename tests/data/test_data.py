@@ -39,12 +39,7 @@ def write(path: Path, content: bytes | str, zipped: bool) -> None:
 
 
 def idx(array: np.ndarray) -> bytes:
-    return (
-        b"\x00\x00\x08"
-        + bytes([array.ndim])
-        + np.array(array.shape, ">u4").tobytes()
-        + array.astype(np.uint8).tobytes()
-    )
+    return b"\x00\x00\x08" + bytes([array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.astype(np.uint8).tobytes()
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -203,9 +198,7 @@ def test_shakespeare_is_a_text_in_the_folder(home: Path) -> None:
     assert (rows.name, rows.classes, rows.inputs.shape[1]) == ("shakespeare", 9, 256)
 
 
-def test_parsed_data_is_cached_and_parsed_again_when_the_file_changes(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parsed_data_is_cached_and_parsed_again_when_the_file_changes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n", False)
     write(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1\n", False)
     first = data.load("a9a")

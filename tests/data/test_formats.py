@@ -21,9 +21,7 @@ BLANKS = ["", " ", "NA", "?", None]
 NUMBERS = st.lists(
     st.one_of(st.sampled_from(BLANKS), st.integers(-9, 9), st.floats(-99, 99, width=32)), min_size=ROWS, max_size=ROWS
 )
-WORDS = st.lists(
-    st.sampled_from([*BLANKS, "red", "dark red", "a;b", "1,5 m", 'the "old"']), min_size=ROWS, max_size=ROWS
-)
+WORDS = st.lists(st.sampled_from([*BLANKS, "red", "dark red", "a;b", "1,5 m", 'the "old"']), min_size=ROWS, max_size=ROWS)
 BOOLS = st.lists(st.sampled_from([True, False, None]), min_size=ROWS, max_size=ROWS)
 
 
@@ -43,13 +41,9 @@ def parquet(path: Path, frame: pd.DataFrame) -> Path:
     return path
 
 
-@settings(
-    max_examples=6, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=6, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(numbers=NUMBERS, words=WORDS, bools=BOOLS)
-def test_the_same_table_is_encoded_the_same_from_every_format(
-    tmp_path: Path, numbers: Any, words: Any, bools: Any
-) -> None:
+def test_the_same_table_is_encoded_the_same_from_every_format(tmp_path: Path, numbers: Any, words: Any, bools: Any) -> None:
     columns = {"size": [1.5, 2, *numbers], "colour": ["red", "blue", *words], "open": [True, False, *bools]}
     columns["kind"] = ["x", "y"] * (1 + ROWS // 2)
     frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
@@ -66,9 +60,7 @@ def test_the_same_table_is_encoded_the_same_from_every_format(
     for other in rows[1:]:
         assert encoding_of(other).inputs == encoding_of(rows[0]).inputs
         np.testing.assert_allclose(other.inputs, rows[0].inputs, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(
-            encoding_of(other).encode(frame), encoding_of(rows[0]).encode(plain), rtol=1e-5, atol=1e-6
-        )
+        np.testing.assert_allclose(encoding_of(other).encode(frame), encoding_of(rows[0]).encode(plain), rtol=1e-5, atol=1e-6)
 
 
 def test_missing_numbers_of_arrays_are_those_of_tables(tmp_path: Path) -> None:
@@ -87,9 +79,7 @@ def test_a_blank_label_is_a_missing_label(tmp_path: Path, blank: Any) -> None:
     frame.to_csv(tmp_path / "t.csv", index=False)
     frame.to_parquet(tmp_path / "t.parquet")
     workbook(tmp_path / "t.xlsx", frame)
-    reads: list[Any] = [
-        lambda kind=kind: data.load(str(tmp_path / f"t.{kind}"), "kind") for kind in ("csv", "parquet", "xlsx")
-    ]
+    reads: list[Any] = [lambda kind=kind: data.load(str(tmp_path / f"t.{kind}"), "kind") for kind in ("csv", "parquet", "xlsx")]
     reads += [lambda: data.from_frame(frame, "kind"), lambda: data.from_arrays(frame[["a"]], frame.kind.to_numpy())]
     for read in reads:
         with pytest.raises(InputError, match="has rows without a label"):

@@ -71,9 +71,7 @@ FORMATS: dict[str, Callable[[Path], Dataset]] = {
     "tsv": lambda path: data.load(written(path, "x.tsv", text("\t")), "kind"),
     "semicolons": lambda path: data.load(written(path, "x.csv", text(";")), "kind"),
     "bars": lambda path: data.load(written(path, "x.csv", text("|")), "kind"),
-    "decimal commas": lambda path: data.load(
-        written(path, "x.csv", FRAME.to_csv(index=False, sep=";", decimal=",")), "kind"
-    ),
+    "decimal commas": lambda path: data.load(written(path, "x.csv", FRAME.to_csv(index=False, sep=";", decimal=",")), "kind"),
     "whitespace": lambda path: data.load(written(path, "x.txt", text(" ")), "kind"),
     "a byte-order mark": lambda path: data.load(written(path, "x.csv", b"\xef\xbb\xbf" + text(",").encode()), "kind"),
     "a header of numbers": lambda path: data.load(
@@ -284,9 +282,7 @@ TABLE = column(str)
         ("constant.csv", "a,kind\n" + "1,x\n" * 9, "All labels are the same"),
     ],
 )
-def test_a_wrong_file_gets_one_line_that_names_the_cause(
-    tmp_path: Path, name: str, content: bytes | str, words: str
-) -> None:
+def test_a_wrong_file_gets_one_line_that_names_the_cause(tmp_path: Path, name: str, content: bytes | str, words: str) -> None:
     with pytest.raises(InputError, match=words) as error:
         data.load(written(tmp_path, name, content), "kind")
     assert "\n" not in str(error.value)

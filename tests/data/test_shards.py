@@ -211,9 +211,7 @@ def test_a_column_that_does_not_fit_is_named_with_its_site(tmp_path: Path, chang
 def test_targets_by_position_must_be_the_same_column(tmp_path: Path) -> None:
     made = frames((20, 20, 20))
     folder = sites(tmp_path / "d", {"bonn": made[0], "oslo": made[1][["kind", "size", "town", "age"]]})
-    with pytest.raises(
-        InputError, match=r"bonn and oslo differ .* their target, 'kind' and 'age': give .* --target by name"
-    ):
+    with pytest.raises(InputError, match=r"bonn and oslo differ .* their target, 'kind' and 'age': give .* --target by name"):
         data.from_shards(folder, range(2), 2, "3")
 
 
@@ -230,9 +228,7 @@ def patients(rng: np.random.Generator, rows: int) -> pd.DataFrame:
 
 def warned(made: Sequence[pd.DataFrame], names: Sequence[str] = ()) -> tuple[str, ...]:
     whole = [Split(of_frame(frame, "kind", "the frame"), None) for frame in made]
-    named = [
-        split.summary(None)._replace(site=(names or [f"s{i}" for i in range(99)])[i]) for i, split in enumerate(whole)
-    ]
+    named = [split.summary(None)._replace(site=(names or [f"s{i}" for i in range(99)])[i]) for i, split in enumerate(whole)]
     return tuple(agreement.warnings(agreement.aligned(named)))
 
 
@@ -312,9 +308,7 @@ def test_values_of_few_rows_do_not_leave(tmp_path: Path) -> None:
 
 def test_a_column_of_rare_words_only_is_refused(tmp_path: Path) -> None:
     made = [frame.assign(town=[f"t{i // 4}" for i in range(len(frame))]) for frame in frames((20, 40, 40))]
-    with pytest.raises(
-        InputError, match=r"^Column 'town' has no value in at least 5 training rows of a site: leave it out"
-    ):
+    with pytest.raises(InputError, match=r"^Column 'town' has no value in at least 5 training rows of a site: leave it out"):
         data.from_shards(write(tmp_path / "d", made), range(3), 3, "kind")
 
 
@@ -333,13 +327,9 @@ CODED: dict[str, Any] = {
 
 @pytest.mark.parametrize("words", CODED)
 @pytest.mark.parametrize("classes", [2, 3])
-def test_classes_that_a_site_codes_differently_are_refused_with_its_name(
-    tmp_path: Path, words: str, classes: int
-) -> None:
+def test_classes_that_a_site_codes_differently_are_refused_with_its_name(tmp_path: Path, words: str, classes: int) -> None:
     names = ("bonn", "oslo", "rome")
-    made = {
-        n: f.assign(kind=[f"k{i % classes}" for i in range(60)]) for n, f in zip(names, frames((60,) * 3), strict=True)
-    }
+    made = {n: f.assign(kind=[f"k{i % classes}" for i in range(60)]) for n, f in zip(names, frames((60,) * 3), strict=True)}
     made["rome"]["kind"] = CODED[words](made["rome"].kind)
     folder = sites(tmp_path / "d", made)
     for blocks in ([range(3)], [range(1), range(1, 3)]):
@@ -349,9 +339,7 @@ def test_classes_that_a_site_codes_differently_are_refused_with_its_name(
 
 
 def test_classes_of_the_sites_may_differ_where_nothing_looks_coded_differently(tmp_path: Path) -> None:
-    made = [
-        frame.assign(kind=[f"k{(i % 2 + node) % 3}" for i in range(30)]) for node, frame in enumerate(frames((30,) * 3))
-    ]
+    made = [frame.assign(kind=[f"k{(i % 2 + node) % 3}" for i in range(30)]) for node, frame in enumerate(frames((30,) * 3))]
     assert encoding_of(data.from_shards(write(tmp_path / "d", made), range(3), 3, "kind")[0]).classes == (
         "k0",
         "k1",

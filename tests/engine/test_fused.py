@@ -126,9 +126,7 @@ def test_fast_steps_are_the_rules_steps(
 
 
 @fast
-def test_second_moments_are_not_negative_where_rounds_have_negative_weights(
-    name: str, arrays: Callable[..., Array]
-) -> None:
+def test_second_moments_are_not_negative_where_rounds_have_negative_weights(name: str, arrays: Callable[..., Array]) -> None:
     network, shape = connect(topology.ladder(16), rounds=2), (16, 40)
     assert network.step_weights[0].min() < -0.01
     gradients = [arrays(shape) for _ in range(5)]
@@ -249,9 +247,7 @@ def test_the_fast_path_is_chosen_outside_the_rule(monkeypatch: pytest.MonkeyPatc
     ]
     for case in plain:
         assert kind(*case) is Sequential
-    assert not supports(
-        rule, connect(topology.random(30), rounds=2), rule.init(np.zeros((30, 5)))
-    )  # two products are faster
+    assert not supports(rule, connect(topology.random(30), rounds=2), rule.init(np.zeros((30, 5))))  # two products are faster
     monkeypatch.setattr(fused, "compiled", None)
     assert kind(rule, network, x) is Sequential
 

@@ -91,11 +91,7 @@ NEIGHBOURS = [np.where(np.arange(12) == 5, node, 0) for node in (-1, NODES, 2**3
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        *(
-            ({name: n}, "size|width")
-            for name in ("runs", "nodes", "dim", "width")
-            for n in (0, -1, -HUGE, HUGE, 2**63 - 1)
-        ),
+        *(({name: n}, "size|width") for name in ("runs", "nodes", "dim", "width") for n in (0, -1, -HUGE, HUGE, 2**63 - 1)),
         ({"runs": 2**32, "nodes": 2**31, "dim": 2}, "size"),
         ({"runs": -2, "nodes": -4}, "size"),
         *(({"kind": kind}, "kind") for kind in (-1, 3)),

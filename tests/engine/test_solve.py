@@ -55,9 +55,7 @@ def test_history_has_one_row_per_evaluation_and_the_counts_add_up() -> None:
     assert last.samples == 40 * 5
     assert last.messages == 40 * 5 * 2
     assert last.bytes == 40 * 5 * 2 * 3 * 7 * 8
-    assert {"train_loss", "test_loss", "grad_norm", "consensus", "tracking", "stationarity", "seconds"} <= {
-        *result.history
-    }
+    assert {"train_loss", "test_loss", "grad_norm", "consensus", "tracking", "stationarity", "seconds"} <= {*result.history}
 
 
 def test_metrics_are_what_they_say() -> None:
@@ -280,9 +278,10 @@ def test_what_is_counted_belongs_to_each_rule_and_round() -> None:
 
 
 def test_d2_is_allowed_where_the_rounds_make_w_positive() -> None:
-    assert dnasa.solve(
-        LeastSquares(dim=5), dnasa.connect(topology.ring(4), rounds=2), "d2", eta=0.01, steps=5
-    ).x.shape == (4, 5)
+    assert dnasa.solve(LeastSquares(dim=5), dnasa.connect(topology.ring(4), rounds=2), "d2", eta=0.01, steps=5).x.shape == (
+        4,
+        5,
+    )
     with pytest.raises(InputError, match="lazy"):
         dnasa.solve(LeastSquares(dim=5), topology.ring(2000), "d2", eta=0.01, steps=5)
 
@@ -327,9 +326,7 @@ def test_a_problem_may_return_the_same_buffer_at_every_step(rule: str, rounds: i
 @pytest.mark.parametrize("number", [1, np.float64(0.1)])
 def test_a_rule_made_from_a_number_says_what_a_schedule_is(name: str, number: Any) -> None:
     make: Any = getattr(rules, name)
-    given = {
-        key: number for key, parameter in signature(make).parameters.items() if parameter.default is parameter.empty
-    }
+    given = {key: number for key, parameter in signature(make).parameters.items() if parameter.default is parameter.empty}
     rule = make(**given | ({"layout": (("x", (3,)),)} if "layout" in given else {}))
     graph = topology.ring(8, weights="lazy")
     with pytest.raises(InputError, match=r"At step 0: .* a schedule is a function of t, such as lambda t: 0.1"):
@@ -406,9 +403,7 @@ def test_a_callback_sees_every_evaluation_and_may_stop_the_run() -> None:
         seen.append(evaluation)
         return evaluation.step >= 30
 
-    result = dnasa.solve(
-        LeastSquares(dim=3), topology.ring(4), steps=100, evaluate=10, record=dnasa.Record(callback=callback)
-    )
+    result = dnasa.solve(LeastSquares(dim=3), topology.ring(4), steps=100, evaluate=10, record=dnasa.Record(callback=callback))
     assert [evaluation.step for evaluation in seen] == [0, 10, 20, 30]
     assert result.history.step.tolist() == [0, 10, 20, 30]
     assert seen[-1].rows[0]["test_loss"] == result.history.test_loss.iloc[-1]
@@ -577,9 +572,7 @@ def test_a_start_that_is_not_finite_is_refused(where: str) -> None:
     start = np.zeros((4, 3))
     start[2, 1] = np.nan
     problem = Custom(lambda x, node, rng: x, start[2] if where == "problem" else np.zeros(3))
-    with pytest.raises(
-        InputError, match=r"start is nan at \[1\]" if where == "problem" else r"start is nan at \[2, 1\]"
-    ):
+    with pytest.raises(InputError, match=r"start is nan at \[1\]" if where == "problem" else r"start is nan at \[2, 1\]"):
         dnasa.solve(problem, topology.ring(4), steps=5, start=None if where == "problem" else start)
 
 

@@ -20,9 +20,7 @@ def browser() -> Iterator[Any]:
         pytest.skip("needs Chromium: apt-get install chromium")
     with playwright.sync_playwright() as driver:
         root = hasattr(os, "geteuid") and os.geteuid() == 0
-        found = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"] if root else [], timeout=PATIENCE
-        )
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"] if root else [], timeout=PATIENCE)
         yield found
         found.close()
 

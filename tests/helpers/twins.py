@@ -59,9 +59,7 @@ def dadam(
         yield X
 
 
-def adanasa(
-    g: Gradient, W: Array, X: Array, eta: Schedule, alpha: Schedule, beta: Schedule, decay: float = 0.0
-) -> Twin:
+def adanasa(g: Gradient, W: Array, X: Array, eta: Schedule, alpha: Schedule, beta: Schedule, decay: float = 0.0) -> Twin:
     """As docs/adanasa.md prints it; with a decay, x shrinks once its gradient is taken."""
     d = X.shape[1]
     every = max(1, d // 10_000)
@@ -133,9 +131,7 @@ def dasagt(
     return averaged(g, W, X, alpha, moved)
 
 
-def dnasa(
-    g: Gradient, W: Array, X: Array, eta: Schedule, alpha: Schedule, prox: Prox = no_prox, decay: float = 0.0
-) -> Twin:
+def dnasa(g: Gradient, W: Array, X: Array, eta: Schedule, alpha: Schedule, prox: Prox = no_prox, decay: float = 0.0) -> Twin:
     def moved(X: Array, Z: Array, t: int) -> Array:
         gamma = eta(t) * (abs(Z).max(1, keepdims=True) > 0) / lengths(Z)
         return prox(X - eta(t) * decay * X - gamma * Z, gamma)

@@ -120,9 +120,7 @@ def undisturbed(steps: int, total: int, hidden: bool, made: Machines | None) -> 
         return job.finish()[0]["accuracy"]
 
 
-def disturbed(
-    steps: int, faults: int, minutes: float, seed: int, hidden: bool, made: Machines | None
-) -> dict[str, Any]:
+def disturbed(steps: int, faults: int, minutes: float, seed: int, hidden: bool, made: Machines | None) -> dict[str, Any]:
     rng, counts = random.Random(seed), Counter[str]()
     kinds = [*SIGNALS, CUT] if made else list(SIGNALS)
     with Job(steps, PACE, hidden, made) as job:

@@ -108,17 +108,14 @@ def optimizer(engine: str) -> None:
         opt.state_dict()
     assert torch.equal(*ends[:2])
     hidden, plain = (
-        solve(problem, with_timing(net, overlap=overlap), steps=60, start=start, evaluate=[60]).x
-        for overlap in (True, False)
+        solve(problem, with_timing(net, overlap=overlap), steps=60, start=start, evaluate=[60]).x for overlap in (True, False)
     )
     assert torch.equal(hidden, plain)
     half = solve(problem, connect(graph, engine, compress="bfloat16", overlap=True), steps=60, start=start)
     if net.rank == 0:
         simulated = solve(problem, graph, steps=60, start=start)
         np.testing.assert_allclose(ends[0], simulated.x, rtol=0, atol=1e-10)
-        np.testing.assert_allclose(
-            ends[2], solve(problem, graph, "adanasa", steps=60, start=start).x, rtol=0, atol=1e-10
-        )
+        np.testing.assert_allclose(ends[2], solve(problem, graph, "adanasa", steps=60, start=start).x, rtol=0, atol=1e-10)
         np.testing.assert_allclose(plain, simulated.x, rtol=0, atol=1e-10)
         simulated_half = solve(problem, connect(graph, "simulated", compress="bfloat16"), steps=60, start=start)
         np.testing.assert_allclose(half.x, simulated_half.x, rtol=0, atol=1e-10)

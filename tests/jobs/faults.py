@@ -48,9 +48,7 @@ class Setting:
         needs = self.rule != "dnasa"
         self.options: Any = {
             "steps": steps,
-            "eta": [float(e) for e in rng.choice([0.001, 0.003, 0.01], rng.integers(1, 3), replace=False)]
-            if needs
-            else None,
+            "eta": [float(e) for e in rng.choice([0.001, 0.003, 0.01], rng.integers(1, 3), replace=False)] if needs else None,
             "seed": [int(s) for s in rng.choice(99, rng.integers(1, 3), replace=False)],
             "evaluate": int(rng.integers(7, 60)),
         }
@@ -115,9 +113,7 @@ def signal_later(rng: np.random.Generator, signal_number: signal.Signals = signa
 # ---------------------------------------------------------------- the trials
 
 
-def kill(
-    seed: int, folder: Path, faults: Counter[str], number: signal.Signals = signal.SIGKILL, damage: bool = False
-) -> int:
+def kill(seed: int, folder: Path, faults: Counter[str], number: signal.Signals = signal.SIGKILL, damage: bool = False) -> int:
     """Killed at random moments, up to five times, and resumed each time."""
     setting = Setting(seed)
     expected = setting.run()
@@ -203,9 +199,7 @@ def full_disk(seed: int, folder: Path, faults: Counter[str]) -> int:
     if RunFolder(folder).state == "done":  # the disk was full after the end of the run
         return lost_updates(Result.load(folder), expected)
     resume = (folder / "config.json").exists()
-    return lost_updates(
-        setting.run(folder=folder, resume=resume, record=Record(checkpoint_every=setting.every)), expected
-    )
+    return lost_updates(setting.run(folder=folder, resume=resume, record=Record(checkpoint_every=setting.every)), expected)
 
 
 KINDS = {

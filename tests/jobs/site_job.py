@@ -76,9 +76,7 @@ def main(
 ) -> None:
     """With `pace`, a step takes at least so many seconds."""
     faulthandler.register(signal.SIGQUIT)
-    logging.basicConfig(
-        level="INFO", format=f"%(asctime)s.%(msecs)03d {Path(sites).stem}: %(message)s", datefmt="%H:%M:%S"
-    )
+    logging.basicConfig(level="INFO", format=f"%(asctime)s.%(msecs)03d {Path(sites).stem}: %(message)s", datefmt="%H:%M:%S")
     logging.captureWarnings(True)
     warnings.formatwarning = lambda message, *_: str(message)
     network = dnasa.connect("ring", sites=sites, timeout=timeout)

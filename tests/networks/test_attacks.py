@@ -196,9 +196,7 @@ def message(site: Site, size: int | None = None, repeat: int = 0) -> list[tuple[
     transport: Any = site.network.at(0).transport  # type: ignore[misc, union-attr]
     number = transport.sent[transport.number, 0] + 1 - repeat
     body = bytes(8 * SIZE if size is None else min(size, 8))
-    return [
-        (HEADER.pack(MESSAGE, transport.view.id, transport.number, number, len(body) if size is None else size), body)
-    ]
+    return [(HEADER.pack(MESSAGE, transport.view.id, transport.number, number, len(body) if size is None else size), body)]
 
 
 def state(text: bytes) -> list[tuple[bytes, bytes]]:
@@ -491,9 +489,7 @@ def test_connections_that_say_nothing_do_not_keep_a_site_out(attacked: Run, capl
     assert "refused 127.0.0.1: too many connections at once" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100)], ids=["silent", "slow"]
-)
+@pytest.mark.parametrize("data", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100)], ids=["silent", "slow"])
 def test_a_slow_connection_is_cut(
     attacked: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:

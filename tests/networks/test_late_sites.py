@@ -41,9 +41,7 @@ def paced(seconds: Any) -> Any:
     return problems.Custom(gradient, start=np.zeros(3), fingerprint="pull")
 
 
-def solve(
-    network: Network, seconds: Any = (FAST, SLOW, FAST, FAST), rule: str = "dnasa", late: int = 2, **options: Any
-) -> Any:
+def solve(network: Network, seconds: Any = (FAST, SLOW, FAST, FAST), rule: str = "dnasa", late: int = 2, **options: Any) -> Any:
     given: Any = {"steps": 60, "progress": False} | options
     return dnasa.solve(paced(seconds), with_timing(network, late=late), rule, **given)
 
@@ -53,9 +51,7 @@ def simulated(rule: str, steps: int, late: int) -> engine.Late:
     x, quiet = np.zeros((1, 1, 4, 3)), paced([0] * 4)
     made = registry.groups(registry.variants(rule), 4, steps, x, (("x", (3,)),))[0].rule
     snapshot = Snapshot(made.init(x), {}, Sent())
-    return engine.Late(
-        made, network, snapshot, late, steps, lambda x, i, step: quiet.gradient(x, range(i, i + 1), [0], step)
-    )
+    return engine.Late(made, network, snapshot, late, steps, lambda x, i, step: quiet.gradient(x, range(i, i + 1), [0], step))
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch, log: Log) -> OwnThread:

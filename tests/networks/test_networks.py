@@ -79,9 +79,7 @@ def test_arrays_of_unequal_width_are_mixed_each_by_itself(
 
 
 @pytest.mark.parametrize("processes", [2, 3, 12])
-def test_arrays_of_unequal_width_are_mixed_each_by_itself_between_processes(
-    arrays: list[np.ndarray], processes: int
-) -> None:
+def test_arrays_of_unequal_width_are_mixed_each_by_itself_between_processes(arrays: list[np.ndarray], processes: int) -> None:
     graph = topology.exponential(12)
     given = [arrays[0], arrays[1][..., :1], arrays[2][..., :3]]
 

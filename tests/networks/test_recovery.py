@@ -245,9 +245,7 @@ def test_a_site_that_joins_with_other_data_is_refused(tmp_path: Path) -> None:
     processes[1].end()
     late = Process(processes[1].sites)
     network = late.connect()
-    with pytest.raises(
-        InputError, match="paris takes part with other settings or data than those it began this run with"
-    ):
+    with pytest.raises(InputError, match="paris takes part with other settings or data than those it began this run with"):
         network.processes.allgather_text("other data")
     sent = networks[0].processes.traffic.sent
     assert sent[Sending("text", None, ())] == (1, len("data of 0"))
@@ -347,9 +345,7 @@ def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_a
     assert results == ["done", *["missed"] * ahead, *["done"] * (5 - ahead)]
 
 
-@pytest.mark.parametrize(
-    "text", ["[", "[1]", "[1, 2, false, 0, 5]", '["a", 1, false, 0]', "[1000000, 5, false, 0]", "{}"]
-)
+@pytest.mark.parametrize("text", ["[", "[1]", "[1, 2, false, 0, 5]", '["a", 1, false, 0]', "[1000000, 5, false, 0]", "{}"])
 def test_a_process_whose_position_none_can_have_is_named(text: str) -> None:
     others = Processes(allgather_text=lambda own: [own, text])
     network = Network(2, lambda messages, t: messages, lambda a: a, processes=others)
@@ -524,9 +520,7 @@ def test_all_sites_must_have_the_same_graph(tmp_path: Path) -> None:
     files = local_sites(tmp_path, 3)
     graphs = [dnasa.topology.ring(3), dnasa.topology.ring(3), dnasa.topology.path(3)]
     processes = [Process(sites, graph=graph) for sites, graph in zip(files, graphs, strict=True)]
-    with pytest.raises(
-        InputError, match=r"The sites run different things: \w+ runs ring, 3 nodes.*, this site path, 3"
-    ):
+    with pytest.raises(InputError, match=r"The sites run different things: \w+ runs ring, 3 nodes.*, this site path, 3"):
         processes[2].connect()
     for process in processes:
         process.end()
@@ -539,9 +533,7 @@ def test_all_sites_must_list_the_sites_in_the_same_order(tmp_path: Path, last: i
     other = replace(files[1], sites=[files[1].sites[number] for number in order], own=order.index(1))
     processes = [Process(files[0]), Process(other)]
     names = "berlin, lyon, paris" if last == 1 else "paris, berlin, lyon"
-    with pytest.raises(
-        InputError, match=f"paris runs with the sites {names} .*, this site with the sites berlin, paris, lyon"
-    ):
+    with pytest.raises(InputError, match=f"paris runs with the sites {names} .*, this site with the sites berlin, paris, lyon"):
         processes[0].connect()
     for process in processes:
         process.end()

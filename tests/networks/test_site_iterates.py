@@ -40,8 +40,7 @@ def connected(
 ) -> Iterator[list[Network]]:
     channel = compression(how["compress"]) if "compress" in how else None
     members = [
-        Members(given, described(given, graph, rounds, channel, every), 60.0)
-        for given in local_sites(folder, NODES, hidden)
+        Members(given, described(given, graph, rounds, channel, every), 60.0) for given in local_sites(folder, NODES, hidden)
     ]
 
     def connect(own: Members) -> Network:
@@ -112,9 +111,7 @@ def test_every_rule_has_the_simulators_iterates(tmp_path: Path, name: str) -> No
         ({"every": 3}, ["dnasa", "adanasa"]),
     ],
 )
-def test_messages_that_are_compressed_rare_or_in_several_rounds(
-    tmp_path: Path, how: dict[str, Any], rules: list[str]
-) -> None:
+def test_messages_that_are_compressed_rare_or_in_several_rounds(tmp_path: Path, how: dict[str, Any], rules: list[str]) -> None:
     graph = GRAPHS["ring"]
     with connected(tmp_path, graph, **how) as networks:
         for rule in rules:

@@ -60,9 +60,7 @@ def test_curves_are_named_as_in_plots_and_runs_named_alike_are_numbered(tmp_path
     assert [line["columns"]["step"] for line in found] == [[0]] * 3
 
 
-@pytest.mark.parametrize(
-    "text", [HEADER + "x" + row(0), HEADER + row(0).strip() + ",5\n", "a,b\n1,2\n", "\xff\n", HUGE_ETA]
-)
+@pytest.mark.parametrize("text", [HEADER + "x" + row(0), HEADER + row(0).strip() + ",5\n", "a,b\n1,2\n", "\xff\n", HUGE_ETA])
 def test_a_damaged_history_is_reported_in_the_page(text: str, tmp_path: Path, home: Path) -> None:
     shutil.copytree(home / "good", tmp_path / "run")
     (tmp_path / "run" / "history.csv").write_text(text, encoding="latin-1")
@@ -87,9 +85,7 @@ def test_the_numbers_of_a_page_are_those_of_the_run(home: Path) -> None:
 def test_a_comparison_is_shown_with_the_chosen_stepsizes(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "good", tmp_path / "run")
     header = "rule,schedule,eta,mean,spread,low,high,runs,diverged,best,difference,difference_low,difference_high\n"
-    lines = (
-        "dsgd,constant,0.3,0.5,0.1,0.4,0.6,3,0,True,0.0,0.0,0.0\ndnasa,diminishing,,0.25,nan,inf,,3,1,False,-0.25,,\n"
-    )
+    lines = "dsgd,constant,0.3,0.5,0.1,0.4,0.6,3,0,True,0.0,0.0,0.0\ndnasa,diminishing,,0.25,nan,inf,,3,1,False,-0.25,,\n"
     (tmp_path / "run" / "table.csv").write_text(header + lines)
     assert only(tmp_path / "run")["comparison"] == [
         ["D-SGD", "constant", 0.3, 0.5, 0.1, 0.4, 0.6, 3.0, 0.0, 0.0],

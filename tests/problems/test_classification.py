@@ -67,9 +67,7 @@ def problem(nodes: int = 4, how: Callable[..., nn.Module] = perceptron, **option
     x = generator.standard_normal((90, 6)).astype(np.float32)
     y = (x @ generator.standard_normal((6, 3))).argmax(1)
     shards = np.array_split(np.arange(60), [10, 25, 45])
-    return Classification(
-        lambda: how(6, 5, 3), x[:60], y[:60], shards, x[60:], y[60:], batch=8, dtype="float64", **options
-    )
+    return Classification(lambda: how(6, 5, 3), x[:60], y[:60], shards, x[60:], y[60:], batch=8, dtype="float64", **options)
 
 
 def test_evaluation_is_that_of_the_plain_network() -> None:
@@ -148,9 +146,7 @@ def test_a_missing_gpu_is_an_input_error() -> None:
 def test_unusable_shards_are_refused(shards: list[Any], words: str) -> None:
     x = np.ones((4, 6), np.float32)
     with pytest.raises(InputError, match=words):
-        dnasa.solve(
-            Classification(lambda: perceptron(6, 5, 3), x, [0, 1, 2, 0], shards, x, [0] * 4), topology.ring(2), steps=2
-        )
+        dnasa.solve(Classification(lambda: perceptron(6, 5, 3), x, [0, 1, 2, 0], shards, x, [0] * 4), topology.ring(2), steps=2)
 
 
 def test_models_that_share_their_inputs_have_the_gradients_of_models_with_copies_of_them() -> None:
@@ -165,7 +161,5 @@ def test_models_that_share_their_inputs_have_the_gradients_of_models_with_copies
     x = torch.randn(3, 7, 1, 14, 14, generator=generator, dtype=torch.float64)
     y = torch.randint(10, (12, 7), generator=generator)
     each = (x, x.repeat_interleave(4, 0))
-    shared, copied = (
-        models.gradient(flat, inputs, lambda logits: CROSS_ENTROPY.gradient(logits, y, 1.0)) for inputs in each
-    )
+    shared, copied = (models.gradient(flat, inputs, lambda logits: CROSS_ENTROPY.gradient(logits, y, 1.0)) for inputs in each)
     torch.testing.assert_close(shared, copied, rtol=1e-10, atol=1e-12)

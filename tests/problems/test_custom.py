@@ -114,9 +114,7 @@ def test_an_exception_in_a_function_is_one_line_with_node_and_step_and_its_cause
 def test_an_exception_in_a_metric_or_a_stepsize_is_named() -> None:
     problem = Custom(node_gradient, np.zeros(DIM))
     with pytest.raises(InputError, match=r"At step 2: The metric 'mine' raised IndexError: list index out of range\."):
-        dnasa.solve(
-            problem, GRAPH, steps=2, evaluate=2, record=dnasa.Record(metrics={"mine": Failing(lambda x: x[0], 2)})
-        )
+        dnasa.solve(problem, GRAPH, steps=2, evaluate=2, record=dnasa.Record(metrics={"mine": Failing(lambda x: x[0], 2)}))
     with pytest.raises(InputError, match=r"The stepsize at step 3 raised IndexError: list index out of range\."):
         dnasa.solve(problem, GRAPH, "dsgd", eta=Failing(lambda t: 0.1, 4), steps=5)
 
@@ -289,9 +287,7 @@ def test_mistakes_in_a_loss_get_one_line(loss: Callable[..., Any], batched: bool
 
 def test_evaluate_adds_metrics_to_the_history() -> None:
     center = TARGETS.mean(0)
-    problem = Custom(
-        batched_gradient, np.zeros(DIM), batched=True, evaluate=lambda x: {"distance": np.linalg.norm(x - center)}
-    )
+    problem = Custom(batched_gradient, np.zeros(DIM), batched=True, evaluate=lambda x: {"distance": np.linalg.norm(x - center)})
     result = dnasa.solve(problem, GRAPH, "dsgt:constant", eta=[0.01, 0.1], seed=[0, 1], steps=60)
     last = result.history[result.history.step == 60]
     np.testing.assert_allclose(last.distance, [np.linalg.norm(x.mean(0) - center) for x in result.x])

@@ -201,8 +201,7 @@ def test_batch_norm_is_tested_with_statistics_of_the_nodes(name: str) -> None:
     rows, point = data(), task.start(3)
     modules = [literal_statistics(task, rows, point, node) for node in range(NODES)]
     average = {
-        key: torch.stack([module.state_dict()[key].double() for module in modules]).mean(0)
-        for key in modules[0].state_dict()
+        key: torch.stack([module.state_dict()[key].double() for module in modules]).mean(0) for key in modules[0].state_dict()
     }
     modules[0].load_state_dict(average)
     with torch.no_grad():

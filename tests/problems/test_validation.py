@@ -28,9 +28,7 @@ def classification(rows: Dataset = ROWS, validation: Sequence[np.ndarray] = ()) 
 
 def supervised(rows: Dataset = ROWS, validation: Sequence[np.ndarray] = (), **options: Any) -> Supervised:
     def normalized() -> torch.nn.Sequential:
-        return torch.nn.Sequential(
-            torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh(), torch.nn.Linear(8, 10)
-        )
+        return torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh(), torch.nn.Linear(8, 10))
 
     shards = data.divide(rows, TRAIN, "iid", NODES)
     return Supervised(normalized, cross_entropy, rows, shards, validation=validation, train_metrics=False, **options)

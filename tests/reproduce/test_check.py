@@ -19,9 +19,7 @@ def claim(text: str) -> Claim:
     return found
 
 
-def checked(
-    some: list[Claim], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> tuple[object, str]:
+def checked(some: list[Claim], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
     monkeypatch.setattr(check, "claims", lambda: some)
     monkeypatch.setattr("sys.argv", ["dnasa", "reproduce", "--check"])
     with pytest.raises(SystemExit) as ended:
@@ -37,9 +35,7 @@ def test_claims_are_published_and_can_fail(one: Claim) -> None:
     assert one.reason
 
 
-def test_a_number_that_is_found_again_is_ok(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_number_that_is_found_again_is_ok(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     code, out = checked([claim(FAST)], monkeypatch, capsys)
     assert not code
     assert "1 numbers: 1 ok." in out

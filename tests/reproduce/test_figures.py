@@ -34,9 +34,7 @@ def test_speedup_counts_the_steps_to_the_same_gradient_norm() -> None:
 
 
 def test_the_best_stepsize_is_by_the_mean_over_seeds_and_never_a_diverged_one() -> None:
-    result = solve(
-        LeastSquares(dim=10), topology.ring(4), ["dsgd", "dnasa"], eta=[1e-4, 1e-2, 1e160], seed=[0, 1], steps=80
-    )
+    result = solve(LeastSquares(dim=10), topology.ring(4), ["dsgd", "dnasa"], eta=[1e-4, 1e-2, 1e160], seed=[0, 1], steps=80)
     table = tuning.grid(final(result.history), "test_loss")
     best = tuning.best(table, "test_loss")
     assert best.loc["dsgd"].eta == 1e-2
@@ -71,9 +69,7 @@ def test_figures_are_drawn_with_their_numbers(
     for attribute, value in smaller.items():
         monkeypatch.setattr(module, attribute, value)
     monkeypatch.setattr(runs, "dataset", generated)
-    monkeypatch.setattr(
-        runs, "solve", lambda *a, **k: solve(*a, **(k | {"steps": min(k["steps"], 100), "evaluate": 10}))
-    )
+    monkeypatch.setattr(runs, "solve", lambda *a, **k: solve(*a, **(k | {"steps": min(k["steps"], 100), "evaluate": 10})))
     monkeypatch.setattr(datasets, "QUICK_STEPS", dict.fromkeys(datasets.QUICK_STEPS, 4))
     report = figure(name)(quick=True, progress=False)
     assert all(picture.stat().st_size > 20_000 for picture in report.save(tmp_path))

@@ -73,9 +73,7 @@ def test_hidden_exchanges_change_no_bit(name: str, processes: int | None) -> Non
         hidden, plain = run(name, overlap=True, evaluate=10), run(name, evaluate=10)
     else:
         hidden, plain = (
-            run_threads(
-                case.graph(NODES), lambda n, o=o: run(name, n, overlap=o, evaluate=10), processes, case.channel
-            )[0]
+            run_threads(case.graph(NODES), lambda n, o=o: run(name, n, overlap=o, evaluate=10), processes, case.channel)[0]
             for o in (True, False)
         )
     np.testing.assert_array_equal(hidden.x, plain.x)
@@ -98,9 +96,7 @@ def test_a_killed_run_is_resumed_to_the_same_bits(name: str, overlap: bool, tmp_
     def killed() -> None:
         def fatal(x: Array, node: int, rng: np.random.Generator, calls: list[int] = [0]) -> Array:  # noqa: B006
             calls[0] += 1
-            if calls[0] == 26 * NODES * len(
-                CASES[name].rule().gradient_points(CASES[name].rule().init(np.zeros((1, 1))), 1)
-            ):
+            if calls[0] == 26 * NODES * len(CASES[name].rule().gradient_points(CASES[name].rule().init(np.zeros((1, 1))), 1)):
                 os.kill(os.getpid(), signal.SIGKILL)
             return gradient(x, node, rng)
 
@@ -121,9 +117,7 @@ OPTIMIZED = [name for name, case in CASES.items() if not case.options]  # node w
 def test_the_optimizer_gives_the_simulators_iterates_and_resumes(name: str) -> None:
     case = CASES[name]
     targets, curvatures = torch.tensor(TARGETS), torch.tensor(CURVATURES)
-    noise = [
-        [torch.tensor(np.random.default_rng([t, i]).standard_normal(DIM)) for i in range(NODES)] for t in range(20)
-    ]
+    noise = [[torch.tensor(np.random.default_rng([t, i]).standard_normal(DIM)) for i in range(NODES)] for t in range(20)]
     step = [0]
 
     def of_node(x: Array, node: int, rng: np.random.Generator) -> Array:

@@ -83,9 +83,7 @@ PUSH_SUM = ("sgp", "push_dsgt")
 
 
 def twin_of(name: str, problem: Bumpy, graph: Topology, steps: tuple[Schedule, ...], **options: Any) -> Array:
-    return twins.trace(
-        getattr(twins, name), problem.all, graph.sparse.toarray(), problem.start, STEPS, *steps, **options
-    )
+    return twins.trace(getattr(twins, name), problem.all, graph.sparse.toarray(), problem.start, STEPS, *steps, **options)
 
 
 def simulated_run(rule: Rule, problem: Bumpy, graph: Topology, steps: int = STEPS) -> Array:
@@ -448,9 +446,7 @@ def test_schedules_are_the_papers() -> None:
     assert schedules.root_decay(2, 9)(3) == pytest.approx(3)
     assert schedules.averaging(4)(15) == 0.3
     assert schedules.averaging(4)(399) == 0.1
-    free, fixed = (
-        rules.RULES["dsgt"].schedules[name](8, 9, 3)[0] for name in ("parameter-free", "parameter-free-fixed")
-    )
+    free, fixed = (rules.RULES["dsgt"].schedules[name](8, 9, 3)[0] for name in ("parameter-free", "parameter-free-fixed"))
     assert (free(0), free(9), fixed(100)) == (0, 1, 1)
     assert [schedules.cosine(3, 20)(t) for t in (0, 10, 20, 40)] == pytest.approx([1.5, 1.5, 0, 0])
     assert [schedules.linear(3, 20)(t) for t in (0, 7, 8, 14, 20, 40)] == pytest.approx([3 / 8, 3, 3, 1.5, 0, 0])

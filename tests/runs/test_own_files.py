@@ -28,9 +28,7 @@ from dnasa.runs.result import Result
 
 TRAIN = "train --problem least_squares --nodes 2 --steps 3 --evaluate 1 --checkpoint-every 1".split()
 MODEL = "train --data digits --model linear --nodes 2 --steps 2".split()
-COMPARE = (
-    "compare --problem least_squares --nodes 2 --steps 2 --evaluate 1 --rules dsgd --etas 1e-3,1e-2 --extend".split()
-)
+COMPARE = "compare --problem least_squares --nodes 2 --steps 2 --evaluate 1 --rules dsgd --etas 1e-3,1e-2 --extend".split()
 STUDY = """
 problems = ["least_squares"]
 graphs = ["ring"]
@@ -280,9 +278,7 @@ def test_force_replaces_the_run_and_leaves_what_the_user_added(begun: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["table.csv", "model.py", "checkpoints", "extension-2"])
-def test_a_file_of_the_users_with_the_name_of_one_of_ours_is_refused_before_anything_is_removed(
-    name: str, done: Path
-) -> None:
+def test_a_file_of_the_users_with_the_name_of_one_of_ours_is_refused_before_anything_is_removed(name: str, done: Path) -> None:
     if name == "checkpoints":
         shutil.rmtree(done / name)
         OwnFiles(done).clear((".lock", ".running", "config.json", "history.csv"))
@@ -307,9 +303,7 @@ def test_a_run_leaves_nothing_behind_that_is_not_on_its_list(made: Path, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["resume", "train --force"])
-def test_nothing_is_written_or_removed_behind_a_link_in_place_of_checkpoints(
-    name: str, begun: Path, tmp_path: Path
-) -> None:
+def test_nothing_is_written_or_removed_behind_a_link_in_place_of_checkpoints(name: str, begun: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     (begun / "checkpoints").rename(home)
     for file in (".bashrc", ".profile"):

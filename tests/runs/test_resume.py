@@ -221,9 +221,7 @@ def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path: Path) -> None
     fail_at(33, tmp_path / "a")
     config = tmp_path / "a" / "config.json"
     before = json.loads(config.read_text())
-    steps = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from test_resume import *; from dnasa.networks import connect\n"
-    )
+    steps = "import sys; sys.path.insert(0, sys.argv[1]); from test_resume import *; from dnasa.networks import connect\n"
     steps += "network = connect(topology.ring(4), timeout=120)\n"
     steps += "try: solve(Stopping(int(sys.argv[3])), network, steps=60, evaluate=15, "
     steps += "folder=sys.argv[2], record=Record(checkpoint_every=10), resume=True)\n"

@@ -142,9 +142,7 @@ def test_reading_needs_no_package_for_making_keys(home: Path) -> None:
 
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-PIECES = st.sampled_from(
-    ["[", "]", ":", ".", "'", '"', "\n", "=", "0", "70000", "::", "-", "", "\\", "\x00", "é", "{}"]
-)
+PIECES = st.sampled_from(["[", "]", ":", ".", "'", '"', "\n", "=", "0", "70000", "::", "-", "", "\\", "\x00", "é", "{}"])
 
 
 def read_or_refuse(home: Path, text: str) -> None:

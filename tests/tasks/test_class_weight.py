@@ -39,9 +39,7 @@ def test_balanced_weights_are_those_of_scikit_learn(tmp_path: Path) -> None:
 
 
 def test_a_class_of_the_test_rows_alone_has_no_weight() -> None:
-    rows = data.from_frame(
-        pd.DataFrame({"a": range(8), "y": list("aaabbbbb")}), "y", test=pd.DataFrame({"a": [1], "y": ["c"]})
-    )
+    rows = data.from_frame(pd.DataFrame({"a": range(8), "y": list("aaabbbbb")}), "y", test=pd.DataFrame({"a": [1], "y": ["c"]}))
     np.testing.assert_allclose(tasks.class_weights(rows, "balanced"), [8 / 6, 8 / 10, 0])  # type: ignore[arg-type]
 
 

@@ -172,9 +172,7 @@ def distance(rule: Rule, graph: Topology, steps: int = 1500) -> float:
 
 
 @pytest.mark.parametrize(("make", "bound"), [(d2, -1 / 3), (edm, -1 / 3), (qg_dsgdm, -0.9135)])
-def test_the_bound_on_the_eigenvalues_is_where_small_steps_become_unstable(
-    make: Callable[..., Any], bound: float
-) -> None:
+def test_the_bound_on_the_eigenvalues_is_where_small_steps_become_unstable(make: Callable[..., Any], bound: float) -> None:
     rule = make(constant(2e-3))
     assert rule.needs.smallest_eigenvalue == pytest.approx(bound, abs=1e-3)
     assert distance(rule, two_nodes(bound + 0.02), 4000) < 0.03

@@ -204,9 +204,7 @@ def test_rules_that_need_a_fixed_graph_fail_on_a_changing_one(rule: str, eta: fl
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return float(
-                np.abs(
-                    dnasa.solve(problem, dnasa.connect(graph, rounds=1), made, steps=800, evaluate=[800]).x - solution
-                ).max()
+                np.abs(dnasa.solve(problem, dnasa.connect(graph, rounds=1), made, steps=800, evaluate=[800]).x - solution).max()
             )
 
     assert distance("dsgt", topology.exact(n)) < 1e-6

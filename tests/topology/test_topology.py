@@ -248,9 +248,7 @@ def test_a_fingerprint_names_the_graph_and_its_weights() -> None:
     others = [topology.ring(9), topology.ring(8, weights="lazy"), topology.path(8), topology.directed_ring(8)]
     assert ring.fingerprint not in [other.fingerprint for other in others]
     wide = topology.Topology("ring", sp.csr_array(ring.weights))
-    wide.weights.indices, wide.weights.indptr = (
-        a.astype(np.int64) for a in (wide.weights.indices, wide.weights.indptr)
-    )
+    wide.weights.indices, wide.weights.indptr = (a.astype(np.int64) for a in (wide.weights.indices, wide.weights.indptr))
     assert wide.fingerprint == ring.fingerprint
 
 

@@ -201,9 +201,7 @@ def test_what_cannot_be_predicted_gets_one_clear_line(
 
 def test_categories_that_were_not_in_training_are_named(home: Path) -> None:
     rows = table()[INPUTS].assign(colour=["violet", "red"] * 100)
-    with pytest.warns(
-        UserWarning, match=r"100 of 200 rows have a value of 'colour' that the model does not know: violet\."
-    ):
+    with pytest.warns(UserWarning, match=r"100 of 200 rows have a value of 'colour' that the model does not know: violet\."):
         dnasa.load(home / "classification").predict(rows)
 
 

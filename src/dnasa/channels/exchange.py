@@ -23,9 +23,7 @@ def exchange(network: Network, memory: Memory, messages: Messages, t: int, first
             messages = network.multiply(messages, k)
         return messages, memory
     if network.at is None:
-        raise InputError(
-            "This network only multiplies by W: a channel needs its `at`, as the networks of dnasa.connect have."
-        )
+        raise InputError("This network only multiplies by W: a channel needs its `at`, as the networks of dnasa.connect have.")
     count = len(messages)
     used, others = (*memory[:count], *map(network.settings.channel.init, messages[len(memory) :])), memory[count:]
     for k in successive:

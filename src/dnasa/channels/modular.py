@@ -158,17 +158,13 @@ def mix(grid: Grid, message: Array, largest: Array, own: Array, links: Iterable[
     return same_library(mixed, message), same_library(seen, message)
 
 
-def _mix_compiled(
-    grid: Grid, numbers: Tensor, seen: Tensor, own: Tensor, links: Iterable[Link]
-) -> tuple[Tensor, Tensor]:
+def _mix_compiled(grid: Grid, numbers: Tensor, seen: Tensor, own: Tensor, links: Iterable[Link]) -> tuple[Tensor, Tensor]:
     *_, nodes, width = numbers.shape
     runs, is_double = numbers.shape[:-2].numel(), numbers.dtype == torch.float64
     out = torch.empty_like(numbers, memory_format=torch.contiguous_format)
     for weights, theirs in links:
         x, own_payload, payload, factors = map(array, (numbers, own, tensor(theirs), like(weights, numbers)))
-        compiled.mix_residues(
-            x, own_payload, payload, factors, array(out), array(seen), runs, nodes, width, *grid, is_double
-        )
+        compiled.mix_residues(x, own_payload, payload, factors, array(out), array(seen), runs, nodes, width, *grid, is_double)
         numbers = out
     return numbers, seen
 

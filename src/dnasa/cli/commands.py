@@ -37,9 +37,7 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def begin(
-    version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:
     console.quiet = False  # several commands may run in one process
 
@@ -144,9 +142,7 @@ def reproduce(
         bool, typer.Option("--check", help="Measure published numbers again and compare them: minutes on two cores.")
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and seeds; the figure says so.")] = False,
-    device: Annotated[
-        str | None, typer.Option(help="cpu or cuda, for fig3 on. Default: cuda where there is one.")
-    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda, for fig3 on. Default: cuda where there is one.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),
     *,
     options: Options,
@@ -236,9 +232,7 @@ app.command("data")(show_data)
 def resume(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder of a run begun with --out.")],
-    model: Annotated[
-        str | None, typer.Option(help="The run's own model, where its file is now: my_file.py:make.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="The run's own model, where its file is now: my_file.py:make.")] = None,
     *,
     options: Options,
 ) -> None:

@@ -102,9 +102,7 @@ def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) 
     """The command and the options in a config, checked."""
     command, options = config.get("command"), config.get("options")
     if command == "study":
-        raise InputError(
-            f"{path.parent} belongs to a study: continue it with the command that began it, `dnasa study`."
-        )
+        raise InputError(f"{path.parent} belongs to a study: continue it with the command that began it, `dnasa study`.")
     if command not in ("train", "compare") or not isinstance(options, dict):
         raise InputError(f"{path} is not the config of a run of dnasa: it must have a command and options.")
     options = {name: value for name, value in options.items() if value is not None}

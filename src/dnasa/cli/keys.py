@@ -53,8 +53,7 @@ def show(folder: Folder = HERE) -> None:
     from dnasa.sites.keys import issued
 
     rows = [
-        (each.site, f"{each.serial:x}", f"{each.expires:%Y-%m-%d}", "yes" if each.revoked else "no")
-        for each in issued(folder)
+        (each.site, f"{each.serial:x}", f"{each.expires:%Y-%m-%d}", "yes" if each.revoked else "no") for each in issued(folder)
     ]
     frame = pd.DataFrame(rows, columns=["site", "serial number", "expires", "revoked"])
     print_table(frame, f"Certificates made in {folder}")

@@ -141,14 +141,10 @@ class Options:
     evaluate: int | None = output(None, "Evaluate every N steps. Default: up to 50 times; in a comparison, up to 100.")
     checkpoint_every: int | None = output(None, "Write a checkpoint every N steps; `dnasa resume FOLDER` continues.")
     force: bool = output(False, "Replace the run that is in the folder.")
-    config: Path | None = output(
-        None, "Repeat the run of this config.json; options of the command line take precedence."
-    )
+    config: Path | None = output(None, "Repeat the run of this config.json; options of the command line take precedence.")
     trust: bool = output(False, "Execute the Python files that a config, a study or a trained model names.")
     quiet: bool = output(False, "Print nothing but errors.")
-    log_json: bool = output(
-        False, "Print nothing but JSON lines: one per evaluation and run, with speed and time left."
-    )
+    log_json: bool = output(False, "Print nothing but JSON lines: one per evaluation and run, with speed and time left.")
 
     metric: str | None = figures(None, "Metric to compare. Default: test_accuracy, else test_rmse, else test_loss.")
     x: str = figures(

@@ -160,9 +160,7 @@ def print_kept(result: "Result") -> None:
         print_line(line)
     if steps := ", ".join(map(str, kept_steps(result.history))):
         last = int(result.history.step.max())
-        print_line(
-            f"The model of step {steps} is kept, with the smallest validation loss; the run ended at step {last}."
-        )
+        print_line(f"The model of step {steps} is kept, with the smallest validation loss; the run ended at step {last}.")
 
 
 def print_sent(history: "pd.DataFrame") -> None:

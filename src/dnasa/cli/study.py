@@ -46,17 +46,13 @@ def study(
     kinds = formats(options.format, options.style)
     plugins.load(options.plugin or ())
     chosen, text = study_file.read(file, split(only or ""), quick, device), read_bytes(file, follow=True)
-    plugins.check_trusted(
-        {code for cell in chosen.cells for code in configs.code_files(cell.settings)}, file, options.trust
-    )
+    plugins.check_trusted({code for cell in chosen.cells for code in configs.code_files(cell.settings)}, file, options.trust)
     folder = out or Path("studies") / chosen.name
     runner.check(chosen, folder)
     own = OwnFiles(make_folder(folder))
     if not own.begun and any(folder.iterdir()):
         raise InputError(f"{folder} holds files that are not of a study: choose an empty or a new folder.")
-    own.check_free(
-        [f"{chosen.figure}.{kind}" for kind in (*kinds, "csv")] + ["table.csv", "table.tex", study_file.COPY]
-    )
+    own.check_free([f"{chosen.figure}.{kind}" for kind in (*kinds, "csv")] + ["table.csv", "table.tex", study_file.COPY])
     own.begin()
     report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
     own.save({study_file.COPY: text})

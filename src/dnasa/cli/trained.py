@@ -56,12 +56,8 @@ def save(folder: Path | None, source: "Source", result: "Result", network: "Netw
 
 
 def report(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder of a run that has ended; with --html, of any run or of several.")
-    ],
-    html: Annotated[
-        bool, typer.Option("--html", help="Write a page for a browser instead: one file, no network.")
-    ] = False,
+    folder: Annotated[Path, typer.Argument(help="Folder of a run that has ended; with --html, of any run or of several.")],
+    html: Annotated[bool, typer.Option("--html", help="Write a page for a browser instead: one file, no network.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="File of the page. Default: report.html in the folder.", show_default=False)
     ] = None,
@@ -126,9 +122,7 @@ def predict(
     file: Annotated[Path, typer.Argument(help="Rows like those the model was trained on.")],
     id_column: Annotated[
         str | None,
-        typer.Option(
-            help="Column that names the rows, for the first column of the predictions. Default: as in training."
-        ),
+        typer.Option(help="Column that names the rows, for the first column of the predictions. Default: as in training."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions. Default: they are printed.")] = None,
     *,

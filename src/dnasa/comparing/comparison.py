@@ -172,9 +172,7 @@ class Comparison:
         methods = [(row.rule, row.schedule) for row in self.choice.itertuples()]
         columns = [latex.methods(methods)]
         if self.choice.eta.notna().any():
-            columns.append(
-                latex.stepsizes(self.choice.eta.astype(float).tolist(), [bool(edge) for edge in self.choice.edge])
-            )
+            columns.append(latex.stepsizes(self.choice.eta.astype(float).tolist(), [bool(edge) for edge in self.choice.edge]))
         for metric in self._metrics():
             rows = self.summary(metric)
             columns.append(latex.results(latex.heading(metric), metric, rows))

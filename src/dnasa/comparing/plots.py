@@ -114,9 +114,7 @@ def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
     """Color, dash and marker of each line: no two lines have the same look, even for the same rule."""
     names = [f"{rule}, no. {i}" if rule in rules[:i] else rule for i, rule in enumerate(rules)]
     chosen, kinds = colors(names), zip(cycle(DASHES), cycle(MARKERS), strict=False)
-    return [
-        {"color": chosen[name], "linestyle": dash, "marker": m} for name, (dash, m) in zip(names, kinds, strict=False)
-    ]
+    return [{"color": chosen[name], "linestyle": dash, "marker": m} for name, (dash, m) in zip(names, kinds, strict=False)]
 
 
 # ---------------------------------------------------------------- panels
@@ -217,9 +215,7 @@ def shown(table: "pd.DataFrame") -> "pd.DataFrame":
     return table.assign(**drawable(table[["mean", "low", "high"]].astype(float)))
 
 
-def draw_curve(
-    axis: "Axes", rows: "pd.DataFrame", label: str, band: bool = True, shift: float = 0.0, **style: Any
-) -> None:
+def draw_curve(axis: "Axes", rows: "pd.DataFrame", label: str, band: bool = True, shift: float = 0.0, **style: Any) -> None:
     """The mean over the seeds and the band between the smallest and the largest.
 
     The curve ends with a cross where the first run diverged, since the mean of the others would be too good. `rows` are of

@@ -90,9 +90,7 @@ def _last_row(path: Path) -> dict[str, Any]:
     if len({tuple(row.get(name) for name in ("rule", "schedule", "eta")) for row in answers}) != 1:
         return {"step": rows[-1].get("step")} if rows else {}
     columns: dict[str, list[Any]] = {name: [row.get(name) for row in answers] for name in METRICS}
-    known = {
-        name: mean(some) for name, some in columns.items() if all(isinstance(v, float) and isfinite(v) for v in some)
-    }
+    known = {name: mean(some) for name, some in columns.items() if all(isinstance(v, float) and isfinite(v) for v in some)}
     return {"step": ", ".join(dict.fromkeys(str(row.get("step")) for row in answers))} | known
 
 

@@ -47,9 +47,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1, max_length=LONGEST), _check(str.isprintable, "must be printable")]
 Texts = Annotated[list[Text], Field(min_length=1, max_length=LONGEST), DIFFERENT]
 Grid = Annotated[list[Positive], Field(min_length=1, max_length=LONGEST), DIFFERENT]
-Rounds = Annotated[
-    Any, _check(lambda value: value == "exact" or type(value) is int, "must be a whole number or 'exact'")
-]
+Rounds = Annotated[Any, _check(lambda value: value == "exact" or type(value) is int, "must be a whole number or 'exact'")]
 Name = Annotated[str, _check(re.compile(r"[\w-]{1,100}").fullmatch, "must be letters, digits, - and _")]
 Grids = Annotated[dict[str, Grid], BeforeValidator(lambda etas: {DEFAULT: etas} if isinstance(etas, list) else etas)]
 

@@ -96,9 +96,7 @@ def numbers(name: str, column: "pd.Series", missing: bool = False) -> np.ndarray
     values = values.astype(np.float64, copy=False)
     bad = np.abs(values) >= FLOAT32 if missing else ~(np.abs(values) < FLOAT32)
     if bad.any():
-        raise InputError(
-            f"Column '{name}' has a missing, infinite or enormous value ({row_of(column, bad)}): correct it."
-        )
+        raise InputError(f"Column '{name}' has a missing, infinite or enormous value ({row_of(column, bad)}): correct it.")
     return values
 
 

@@ -251,9 +251,7 @@ def read_unlabelled(folder: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, l
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES)
     if not paths or len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(f"{folder} holds no images, or the model takes none: give a file.")
-    return pixels(paths, "L" if shape[0] == 1 else "RGB", (shape[2], shape[1])), [
-        str(p.relative_to(folder)) for p in paths
-    ]
+    return pixels(paths, "L" if shape[0] == 1 else "RGB", (shape[2], shape[1])), [str(p.relative_to(folder)) for p in paths]
 
 
 def by_class(folder: Path) -> dict[Path, str]:

@@ -119,9 +119,7 @@ class Run:
         self.settings = run_settings(self.problem, plan, options)
         with (
             make_progress(plan.steps, self.problem.batch, options.progress if writes else False) as self.bar,
-            Session(
-                self._folder(), self.record.checkpoint_every, self.settings, plan.steps, self.network
-            ) as self.session,
+            Session(self._folder(), self.record.checkpoint_every, self.settings, plan.steps, self.network) as self.session,
             np.errstate(all="ignore"),
             self._telling_others(),
         ):
@@ -185,9 +183,7 @@ class Run:
         for group, snapshot in zip(self.plan.groups, self.snapshots, strict=True):
             if self.network.nodes > 1 and snapshot.sent.messages == 0 and self.t > 0:
                 name = group.variants[0].rule
-                warnings.warn(
-                    f"Rule '{name}' sent no message in {self.t} steps: the nodes trained alone.", stacklevel=5
-                )
+                warnings.warn(f"Rule '{name}' sent no message in {self.t} steps: the nodes trained alone.", stacklevel=5)
         return answers
 
     def _stepper(self) -> Stepper:
@@ -266,12 +262,8 @@ class Run:
             old, new = start[metric], row[metric]
             if sign * (old - new) > WORSE * (1 if sign > 0 else abs(old)) and not self.warned:
                 self.warned = True
-                what = (
-                    f"{row['rule']}: the {metric.replace('_', ' ')} is {new:.4g} at step {t}, {old:.4g} at the start."
-                )
-                warnings.warn(
-                    f"{what} Try a smaller stepsize or early stopping, which keeps the best model.", stacklevel=6
-                )
+                what = f"{row['rule']}: the {metric.replace('_', ' ')} is {new:.4g} at step {t}, {old:.4g} at the start."
+                warnings.warn(f"{what} Try a smaller stepsize or early stopping, which keeps the best model.", stacklevel=6)
 
     def _stops(self, evaluation: Evaluation) -> bool:
         """Whether to stop; the first process decides for all."""
@@ -309,9 +301,7 @@ class Run:
             warn_of_changes(self.network, lost, joined, self.t)
         self.recorder.continue_with(self.network, lost, self.t)
         self.session.continue_with(self.network, self.recorder, lost, joined, self.t)
-        self.problem.continue_without(
-            sorted(set(range(self.plan.topology.nodes)) - set(self.network.processes.node_ids))
-        )
+        self.problem.continue_without(sorted(set(range(self.plan.topology.nodes)) - set(self.network.processes.node_ids)))
         self.scale = self._gradient_scale()
         self.snapshots = [
             snapshot._replace(state=state).restarted(group.rule)

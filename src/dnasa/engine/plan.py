@@ -68,9 +68,7 @@ def make_plan(
     topology: Any = network.topology
     points = _starting_points(problem, topology, seeds, start)
     first = _local_rows(points, network)
-    groups = registry.groups(
-        _runs(rule, eta), topology.nodes, steps, first, problem.layout, _prox(problem, first, network)
-    )
+    groups = registry.groups(_runs(rule, eta), topology.nodes, steps, first, problem.layout, _prox(problem, first, network))
     if options.weight_decay:
         groups = [_decayed(group, options.weight_decay) for group in groups]
     _check_exchanges(network, groups, steps)
@@ -215,11 +213,7 @@ def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup
             f"late takes one rule, of {safe}, on an undirected graph that stays the same, such as ring, and messages as they "
             "are: leave out rounds, every, overlap, compression and checkpoints."
         )
-    if (
-        settings.clock is None
-        if network.simulated
-        else network.processes.mailbox is None or record.patience is not None
-    ):
+    if settings.clock is None if network.simulated else network.processes.mailbox is None or record.patience is not None:
         raise InputError("late is for simulated runs with a clock (--clock), and for sites without early stopping.")
 
 
@@ -265,9 +259,7 @@ def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[
     """
     by_seed: dict[str, Any] = {"seeds": seeds} if problem.by_seed else {}
     with UserCode(lambda: "The problem's node_fingerprint(node) or rows(node)"):
-        local = [
-            [problem.node_fingerprint(node, **by_seed), problem.rows(node, **by_seed)] for node in network.local_nodes
-        ]
+        local = [[problem.node_fingerprint(node, **by_seed), problem.rows(node, **by_seed)] for node in network.local_nodes]
     shape = np.shape(local[0][1] or 0)
 
     def read(pairs: Any) -> list[tuple[str, Any]]:
@@ -345,9 +337,7 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
 # ---------------------------------------------------------------- arrays
 
 
-def _starting_points(
-    problem: "Problem", topology: "Topology", seeds: Sequence[int], start: Array | None
-) -> list[Array]:
+def _starting_points(problem: "Problem", topology: "Topology", seeds: Sequence[int], start: Array | None) -> list[Array]:
     """The starting point of each seed: `(d,)`, or `(n, d)` with a row for each node."""
     with UserCode(lambda: "The problem's start(seed)"):
         points = [problem.start(s) for s in seeds]

@@ -38,9 +38,7 @@ def simulate(rule: Rule, W: Array, gradient: Callable[[Array, int, int], Array],
     return np.stack(answers)
 
 
-def next_state(
-    rule: Rule, state: State, gradients: Gradients, t: int, mix: Callable[[Messages, int], Messages]
-) -> State:
+def next_state(rule: Rule, state: State, gradients: Gradients, t: int, mix: Callable[[Messages, int], Messages]) -> State:
     """The state after step t; `mix(messages, number)` gives the messages of exchange `number` as they arrive."""
     early = rule.early_messages(state, t)
     messages, state = rule.send(state, gradients, t)

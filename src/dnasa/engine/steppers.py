@@ -132,9 +132,7 @@ class Overlapped(Stepper):
         """The state of step t with its early messages exchanged; the memory before and after that."""
         early = self.rule.early_messages(state, t)
         if not early:
-            raise InputError(
-                f"This rule has no early message at step {t}, which hidden exchanges need: leave overlap out."
-            )
+            raise InputError(f"This rule has no early message at step {t}, which hidden exchanges need: leave overlap out.")
         mixed, after = self._exchange(early, memory[: len(early)], t, first=0)
         self.early_bytes = row_bytes(self.network, early, t)
         return state, memory, mixed, after
@@ -243,9 +241,7 @@ def with_checks(rule: Rule) -> Rule:
             sent = send(s, *args)
             pair = isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[0], (tuple, list))
             if not pair or hasattr(sent[0], "_fields") or not isinstance(sent[1], type(s)):
-                raise InputError(
-                    "A rule's send must return two things: a tuple of messages, and the state until they arrive."
-                )
+                raise InputError("A rule's send must return two things: a tuple of messages, and the state until they arrive.")
             return check_messages(tuple(sent[0]), s.x), sent[1]
 
         def checked_receive(s: State, mixed: Messages) -> State:
@@ -268,9 +264,7 @@ def check_state(state: State, x: Array) -> State:
         raise InputError("A rule's init must return a NamedTuple of arrays with x first.")
     for name, a in arrays.items():
         if not is_like(a, x) or (a is state.x and a.shape != x.shape):
-            raise InputError(
-                f"'{name}' of this rule's state is {kind_of(a)}; it must be like x: {kind_of(x)}, any width."
-            )
+            raise InputError(f"'{name}' of this rule's state is {kind_of(a)}; it must be like x: {kind_of(x)}, any width.")
     return state
 
 

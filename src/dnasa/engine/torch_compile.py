@@ -38,9 +38,7 @@ def compiled_or_plain(function: Callable[..., Any]) -> Callable[..., Any]:
 def with_stored_schedules(form: Form, like: Tensor) -> tuple[Rule, Callable[[int], None]]:
     """The rule with the values of its schedules in memory, where compiled code reads them, and how to set them for step t."""
     first = [schedule(0) for schedule in form.schedules]
-    values = [
-        v.clone() if isinstance(v, Tensor) else torch.tensor(v, dtype=torch.float64, device=like.device) for v in first
-    ]
+    values = [v.clone() if isinstance(v, Tensor) else torch.tensor(v, dtype=torch.float64, device=like.device) for v in first]
 
     def set_step(t: int) -> None:
         for stored, schedule in zip(values, form.schedules, strict=True):

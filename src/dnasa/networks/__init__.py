@@ -100,9 +100,7 @@ def connect(
     if timeout is not None and not 0 < timeout <= LONGEST_TIMEOUT:
         raise InputError(f"The timeout must be seconds above 0, at most {LONGEST_TIMEOUT:,}, not {timeout}.")
     if (sites is None) == (engine == "sites"):
-        raise InputError(
-            "A file that lists the sites (--sites) goes with the engine sites, and with no other (--engine)."
-        )
+        raise InputError("A file that lists the sites (--sites) goes with the engine sites, and with no other (--engine).")
     if site is not None and engine != "torch":
         raise InputError("A site is a process group of torch.distributed: start the processes with torchrun.")
     if sum(how is not None for how in (message_dtype, channel, compress)) > 1:
@@ -130,9 +128,7 @@ def connect(
         from dnasa.sites.file import read_sites
 
         listed = read_sites(sites)  # type: ignore[arg-type]
-        network = engine_of_sites.connect(
-            graph(len(listed.sites)), listed, rounds, timeout or SILENCE, channel, every, traffic
-        )
+        network = engine_of_sites.connect(graph(len(listed.sites)), listed, rounds, timeout or SILENCE, channel, every, traffic)
     else:
         from dnasa.networks import processes
 

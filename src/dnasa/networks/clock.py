@@ -36,9 +36,7 @@ class Links(BaseModel):
 def with_clock(network: Network, links: Mapping[str, Any] | str | Path) -> Network:
     """The network with a clock for these links."""
     if not network.simulated:
-        raise InputError(
-            "A clock predicts the seconds of a simulated run, and real processes measure them: leave it out."
-        )
+        raise InputError("A clock predicts the seconds of a simulated run, and real processes measure them: leave it out.")
     clock = Clock(read_links(links, network.nodes), network)
     return replace(network, settings=replace(network.settings, clock=clock))
 

@@ -23,9 +23,7 @@ LONG = 1000  # numbers in a row from which copying several arrays into one costs
 MOST_ENTRIES = 16  # in a row of W, up to which one product takes less time than one for each round
 
 
-def connect(
-    topology: Topology, rounds: int | str | None = None, channel: Channel | None = None, every: int = 1
-) -> Network:
+def connect(topology: Topology, rounds: int | str | None = None, channel: Channel | None = None, every: int = 1) -> Network:
     """A network of all nodes."""
     rounds, graphs = exchanges(topology, rounds, channel)
     products = [Multiplier(graph) for graph in graphs.each]
@@ -69,9 +67,7 @@ def exchanges(topology: Topology, rounds: int | str | None, channel: Channel | N
         changing, directed = topology.period > 1 and channel.fixed_graph, topology.directed and channel.symmetric
         if changing or directed:
             what = "changes" if changing else "is directed"
-            raise InputError(
-                f"{channel.name} does not suit {topology.name}, which {what}: use another graph, such as ring."
-            )
+            raise InputError(f"{channel.name} does not suit {topology.name}, which {what}: use another graph, such as ring.")
         if rounds == EXACT and topology.period == 1:
             raise InputError(
                 f"On {topology.name}, several rounds do not average compressed messages exactly: use the graph 'exact', or "
@@ -105,9 +101,7 @@ class Multiplier:
 def turns(W: sp.csr_array) -> list[tuple[np.ndarray, np.ndarray]]:
     """A neighbor of each row and its weight, then the next neighbors; a row that has no more gets itself."""
     ends = list(pairwise(W.indptr))
-    rows = [
-        [(j, w) for j, w in zip(W.indices[a:b], W.data[a:b], strict=True) if j != i] for i, (a, b) in enumerate(ends)
-    ]
+    rows = [[(j, w) for j, w in zip(W.indices[a:b], W.data[a:b], strict=True) if j != i] for i, (a, b) in enumerate(ends)]
     most = max(map(len, rows))
     full = [links + [(i, 0.0)] * (most - len(links)) for i, links in enumerate(rows)]
     each = (zip(*turn, strict=True) for turn in zip(*full, strict=True))

@@ -66,9 +66,7 @@ def connect(
     return SiteNetworks(members, topology, rounds, channel, every).first_network()
 
 
-def described(
-    sites: Sites, topology: Topology, rounds: int | str | None, channel: Channel | None, every: int = 1
-) -> str:
+def described(sites: Sites, topology: Topology, rounds: int | str | None, channel: Channel | None, every: int = 1) -> str:
     """Describes what all sites must share, on two lines: the sites in their order; the weights, and how messages travel."""
     names = ", ".join(site.name for site in sites.sites)
     return f"with the sites {names} in this order\n{processes.network_text(topology, rounds, channel, every)}"

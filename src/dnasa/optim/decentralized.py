@@ -19,9 +19,7 @@ from dnasa.optim.recovery import Recovery
 from dnasa.optim.saving import load_state, saved_state
 from dnasa.optim.wrapping import Wrapping
 
-BEYOND = (
-    "step() is called more often than steps={} says: the stepsize is 0 now, so the nodes only exchange their models."
-)
+BEYOND = "step() is called more often than steps={} says: the stepsize is 0 now, so the nodes only exchange their models."
 
 
 class Decentralized(torch.optim.Optimizer):
@@ -235,9 +233,7 @@ class Decentralized(torch.optim.Optimizer):
     def _check_finite(self, gradients: tuple[Tensor, ...]) -> None:
         """Stop all processes before a gradient that is not finite is mixed in."""
         parameters = self.node.parameters
-        if (
-            self.network.nodes == 1 and parameters.gradient.is_cuda
-        ):  # nothing is mixed, and a check would wait for the GPU
+        if self.network.nodes == 1 and parameters.gradient.is_cuda:  # nothing is mixed, and a check would wait for the GPU
             return
         if all(map(_is_finite, gradients)):
             return

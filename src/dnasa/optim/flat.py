@@ -116,9 +116,7 @@ class Flat:
     def collect_gradients(self) -> None:
         """Collect the gradients in the flat vector; a parameter without a gradient has gradient zero."""
         if self.moved():
-            raise InputError(
-                "The parameters were moved or replaced: make the optimizer after model.to(...) and loading."
-            )
+            raise InputError("The parameters were moved or replaced: make the optimizer after model.to(...) and loading.")
         for p, view in zip(self.trained, self.gradients, strict=True):
             if not p.requires_grad:
                 raise InputError("A parameter that was trained is frozen now: make a new optimizer after freezing.")

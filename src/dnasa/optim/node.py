@@ -30,9 +30,7 @@ class Recipe(NamedTuple):
     steps: int | None = None  # after which its steps are 0
 
 
-def make_rule(
-    rule: str | Rule, eta: Any, schedule: str | None, steps: int | None, nodes: int, layout: Layout
-) -> Recipe:
+def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | None, nodes: int, layout: Layout) -> Recipe:
     if steps is not None:
         whole("steps", steps)
     if isinstance(rule, Rule):

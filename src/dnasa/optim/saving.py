@@ -71,9 +71,7 @@ def _loaded(node: Node, own: dict[str, Any], by_number: dict[int, dict[str, Tens
         by_parameter = expected.shape == gradient.shape
         saved, shapes = (parts, [p.shape for p in trained]) if by_parameter else ([own["per_node"]], [expected.shape])
         if any(name not in part or part[name].shape != shape for part, shape in zip(saved, shapes, strict=True)):
-            raise InputError(
-                "This state is of another model or another rule: make both as they were when it was saved."
-            )
+            raise InputError("This state is of another model or another rule: make both as they were when it was saved.")
         arrays[name] = torch.cat([part[name].reshape(-1) for part in saved]).view(expected.shape).to(gradient)
     memory = {
         number: tuple(tuple(a.to(gradient.device) for a in arrays) for arrays in entries)

@@ -14,7 +14,6 @@ from dnasa.core import COLUMNS, InputError
 from dnasa.files import fits, read_bytes, read_json
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.names import node_name
-from dnasa.runs.overview import read_overview
 from dnasa.runs.result import is_answer, parse_rows
 
 DEPTH = 3  # folders below the one that was given: studies have folders of folders
@@ -23,7 +22,6 @@ DIGITS = 7  # of the numbers in a page
 WHOLE = 2**53  # whole numbers below it are exact in a browser
 LARGEST_NUMBER = 1e300  # sums of a few smaller numbers do not overflow
 MOST_EVENTS = 200  # of a log, the last ones
-MOST_SITES = 1000
 MOST_CLASSES = 40  # of a confusion matrix
 MOST_COMPARED = 200  # methods of a comparison
 COMPARED = ("eta", "mean", "spread", "low", "high", "runs", "diverged", "difference")  # columns of its table
@@ -51,9 +49,7 @@ def read(path: Path) -> dict[str, Any]:
     for line in (line for folder in folders for line in folder["lines"]):
         for name, values in line["columns"].items():
             columns.setdefault(name, []).extend(values)
-    metrics = [
-        name for name, values in columns.items() if name not in AXES and any(isinstance(v, float) for v in values)
-    ]
+    metrics = [name for name, values in columns.items() if name not in AXES and any(isinstance(v, float) for v in values)]
     order = [name for name in LABELS if name in metrics] + [name for name in metrics if name not in LABELS]
     return {
         "title": text(path.resolve().name),
@@ -134,7 +130,6 @@ def _contents(path: Path, name: str) -> dict[str, Any]:
         "lines": lines,
         "looks": looks,
         "sites": sites,
-        "members": attempt("", lambda: members(path), []),
         "tests": attempt("evaluation.json", lambda: tests(path, sites), None),
         "comparison": attempt("table.csv", lambda: comparison(path, looks), []),
         **stored,
@@ -243,12 +238,6 @@ def warnings(path: Path) -> list[str]:
 def _lines(path: Path) -> list[str]:
     file = path / "log.txt"
     return read_bytes(file).decode(errors="replace").splitlines() if file.is_file() else []
-
-
-def members(path: Path) -> list[list[Any]]:
-    """The sites of a run between processes: name, state, since when, last step, bytes sent; from their events."""
-    found = read_overview(path).sites.items()
-    return [[text(name), text(s.state), text(s.since), short(s.step), short(s.bytes)] for name, s in found][:MOST_SITES]
 
 
 # ---------------------------------------------------------------- what failed

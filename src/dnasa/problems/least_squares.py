@@ -71,9 +71,7 @@ class LeastSquares(Problem):
         if x.shape[-3:] != own:
             x = np.broadcast_to(x, np.broadcast_shapes(x.shape, own))
         x, g, rows = np.ascontiguousarray(x, self.dtype), np.empty(x.shape, self.dtype), own[0] * own[1]
-        compiled.least_squares(
-            pairs, x, g, x.size // (rows * self.dim), rows, self.batch, self.dim, self.dtype.itemsize == 8
-        )
+        compiled.least_squares(pairs, x, g, x.size // (rows * self.dim), rows, self.batch, self.dim, self.dtype.itemsize == 8)
         return g
 
     def _plain_gradient(self, pairs: np.ndarray, x: Array) -> Array:

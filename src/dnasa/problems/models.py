@@ -54,9 +54,7 @@ def lenet(classes: int = 10) -> nn.Module:
     )
 
 
-def resnet(
-    channels: int = 3, classes: int = 10, widths: Sequence[int] = (32, 64, 128), norm: str = "batch"
-) -> nn.Module:
+def resnet(channels: int = 3, classes: int = 10, widths: Sequence[int] = (32, 64, 128), norm: str = "batch") -> nn.Module:
     """A residual net with two blocks in each stage; 0.7 million parameters by default.
 
     Args:

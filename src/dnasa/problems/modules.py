@@ -54,9 +54,7 @@ class FlatModule:
         buffers = {name: part for name, part in self.tested.named_buffers() if name not in self.statistic_sizes}
         return frozen | buffers
 
-    def gradient(
-        self, flat: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float = 1.0, dropout: bool = True
-    ) -> Tensor:
+    def gradient(self, flat: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float = 1.0, dropout: bool = True) -> Tensor:
         """Write the gradient of one model into `out`; returns the loss."""
         parts = self._leaves(flat)
         with torch.enable_grad():

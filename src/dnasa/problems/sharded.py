@@ -30,9 +30,7 @@ class Sharded(Problem):
     are their numbers, and the test rows here are those of this process's nodes in order.
     """
 
-    def __init__(
-        self, data: Dataset, shards: Shards, batch: int, dtype: str, device: str, validation: Sequence[np.ndarray]
-    ):
+    def __init__(self, data: Dataset, shards: Shards, batch: int, dtype: str, device: str, validation: Sequence[np.ndarray]):
         if not isinstance(data, Dataset):
             raise InputError(f"data must be a dnasa.data.Dataset, not {type(data).__name__}.")
         self.batch = whole("batch", batch)

@@ -345,15 +345,12 @@ class Supervised(Sharded):
         statistics = statistics.reshape(*points.shape[:2], -1)
         node_weights = np.broadcast_to(1.0 if weights is None else weights, (len(partitions), len(nodes)))
         each = [
-            self._evaluated(points[:, s], statistics[:, s], nodes, node_weights[s], seed)
-            for s, seed in enumerate(partitions)
+            self._evaluated(points[:, s], statistics[:, s], nodes, node_weights[s], seed) for s, seed in enumerate(partitions)
         ]
         columns = {name: torch.stack([part[name] for part in each], 1) for name in each[0]}
         return {name: column.view(mean.shape[:-1] + column.shape[2:]) for name, column in columns.items()}
 
-    def _evaluated(
-        self, flat: Tensor, statistics: Tensor, nodes: range, weights: np.ndarray, seed: int
-    ) -> dict[str, Tensor]:
+    def _evaluated(self, flat: Tensor, statistics: Tensor, nodes: range, weights: np.ndarray, seed: int) -> dict[str, Tensor]:
         """The metrics of the models in the partition of this seed."""
         scale = len(self.remaining) / (len(nodes) * self.test_total)
         out = self._measured(flat, statistics, [(self._test_rows(nodes), scale)], self._test_batch)

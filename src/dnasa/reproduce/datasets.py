@@ -58,8 +58,7 @@ def against_stepsizes(
     seeds, steps = (1, QUICK_STEPS) if quick else (SEEDS, STEPS)
     out = Report(f"{caption}, {seeds} seed{'s' * (seeds > 1)}", quick)
     histories = {
-        panel: search(data, graph, steps=steps[data], seeds=range(seeds), **options)
-        for panel, (data, graph) in panels.items()
+        panel: search(data, graph, steps=steps[data], seeds=range(seeds), **options) for panel, (data, graph) in panels.items()
     }
     styles = drawing.line_styles(pd.concat(histories.values())[["rule"]])
     with out.draw(name, len(panels), f"{out.title}: test accuracy against stepsize") as axes:

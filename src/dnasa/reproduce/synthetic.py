@@ -68,9 +68,7 @@ def fig2(quick: bool = False, progress: bool | None = None) -> Report:
     history = run("spike", topology.ring(10), RULES, steps, range(seeds), **options)
     table = tuning.grid(final(history), "test_loss")
     tuned = tuning.best(table, "test_loss")
-    best = history[
-        [eta == tuned.eta[rule] or pd.isna(eta) for rule, eta in zip(history.rule, history.eta, strict=True)]
-    ]
+    best = history[[eta == tuned.eta[rule] or pd.isna(eta) for rule, eta in zip(history.rule, history.eta, strict=True)]]
     out = Report(f"Figure 2: spike model, ring of 10, T = {steps:,}, {seeds} seeds", quick)
     out.tables["fig2-best"] = summary(best, tuned)
     out.data |= {"fig2-grid": table, "fig2-history": history}

@@ -36,9 +36,7 @@ ADANASA = {
         needs_steps=True,
         ends=True,
     ),
-    "averaged": ScheduleSpec(
-        lambda n, T, eta: schedules.adanasa_averaged(n), "0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))"
-    ),
+    "averaged": ScheduleSpec(lambda n, T, eta: schedules.adanasa_averaged(n), "0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))"),
 }
 
 

@@ -134,6 +134,4 @@ def _wrong(arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> str | None:
     if sorted(group for group, _ in sizes) != sorted(map(str, range(len(notes["sent"])))):
         return "its arrays are not of the groups it names"
     shapes = [(len(notes[name]), {len(row) for row in notes[name]}) for name in TABLES]
-    return (
-        None if len(columns) == 1 and shapes == [(rows, columns)] * 3 else "its arrays and notes are of different runs"
-    )
+    return None if len(columns) == 1 and shapes == [(rows, columns)] * 3 else "its arrays and notes are of different runs"

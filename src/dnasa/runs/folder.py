@@ -55,9 +55,7 @@ class RunFolder:
     start fail.
     """
 
-    def __init__(
-        self, path: str | Path, config: dict[str, Any] | None = None, resume: bool = False, force: bool = False
-    ):
+    def __init__(self, path: str | Path, config: dict[str, Any] | None = None, resume: bool = False, force: bool = False):
         self.path = Path(path)
         self.resume = resume
         self.force = force
@@ -107,9 +105,7 @@ class RunFolder:
             is_folder = path.is_dir() and not path.is_symlink()
             allowed = path.name not in files if path.name in ours else path.name == "checkpoints"
             if not (allowed if is_folder else path.name in ours):
-                raise InputError(
-                    f"{path} was not written by the run in that folder: move it, or choose another folder."
-                )
+                raise InputError(f"{path} was not written by the run in that folder: move it, or choose another folder.")
 
     def open(self) -> None:
         """Lock the folder for this process and remove what a new run replaces."""

@@ -130,9 +130,7 @@ class Recorder:
         flags = early_stopping.improved(rows)
         if not self.network.simulated:
             count = len(rows)
-            flags = self.network.processes.allgather_json(
-                flags, lambda given: np.array(given, int).reshape(count).tolist()
-            )[0]
+            flags = self.network.processes.allgather_json(flags, lambda given: np.array(given, int).reshape(count).tolist())[0]
         for row, flag in zip(rows, flags, strict=True):
             row["improved"] = flag
         early_stopping.update(rows, answers)
@@ -157,9 +155,7 @@ class Recorder:
         _check_evaluated(local, mean)
         for name in set(local).intersection(COLUMNS):
             raise InputError(f"The problem measures '{name}', a column of every history: give its metric another name.")
-        evaluated = {
-            name: self.network.mean(a[..., None, None])[..., 0] for name, a in local.items() if name != "gradient"
-        }
+        evaluated = {name: self.network.mean(a[..., None, None])[..., 0] for name, a in local.items() if name != "gradient"}
         if "gradient" in local:
             evaluated["gradient"] = self.network.mean(local["gradient"][..., None, :])
         prox = None if problem.prox is None else checked(problem.prox)
@@ -182,9 +178,7 @@ class Recorder:
         left = weights[..., list(self.network.processes.node_ids)]
         return weights[..., list(self.network.local_nodes)] * left.shape[-1] / left.sum(-1, keepdims=True)
 
-    def _rows(
-        self, row: dict[str, np.ndarray], snapshots: Sequence[Any], t: int, seconds: float
-    ) -> list[dict[str, Any]]:
+    def _rows(self, row: dict[str, np.ndarray], snapshots: Sequence[Any], t: int, seconds: float) -> list[dict[str, Any]]:
         sent = [s.sent for group, s in zip(self.groups, snapshots, strict=True) for _ in group.variants]
         rows = []
         for v, variant in enumerate(self.variants):
@@ -200,9 +194,7 @@ class Recorder:
 
     def _samples(self, t: int) -> dict[str, Any]:
         ends = [begin for begin, _ in self.periods[1:]] + [t]
-        samples = (
-            sum((end - begin) * n for (begin, n), end in zip(self.periods, ends, strict=True)) * self.problem.batch
-        )
+        samples = sum((end - begin) * n for (begin, n), end in zip(self.periods, ends, strict=True)) * self.problem.batch
         return {"samples": samples} | ({"epochs": t * self.problem.batch / self.epoch} if self.epoch else {})
 
     def discard(self, t: int) -> None:
@@ -259,9 +251,7 @@ class Recorder:
         if self.lost:
             settings["lost"] = self.lost
         statistics = None if self.statistics is None else _by_run(self.statistics, 1)
-        return Result(
-            _by_run(x, 2), self.frame(), runs, settings, self.network.rank, statistics, self.network.processes.writes
-        )
+        return Result(_by_run(x, 2), self.frame(), runs, settings, self.network.rank, statistics, self.network.processes.writes)
 
 
 def _answer(rule: Rule, state: Any) -> Array:

@@ -115,9 +115,7 @@ class OwnFiles:
         try:
             yield self.inside(name)
         except OSError as error:
-            raise RunError(
-                f"Cannot write {self.path / name}: {error.strerror}. Free some space, then resume."
-            ) from error
+            raise RunError(f"Cannot write {self.path / name}: {error.strerror}. Free some space, then resume.") from error
 
     def write(self, name: str, data: bytes) -> Path:
         """Write a file, completely or not at all."""

@@ -60,9 +60,7 @@ class Bar(Display):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         loss = TextColumn("loss {task.fields[loss]:.4g}")
-        self.bar = Progress(
-            BarColumn(), MofNCompleteColumn(), loss, TimeRemainingColumn(), console=Console(stderr=True)
-        )
+        self.bar = Progress(BarColumn(), MofNCompleteColumn(), loss, TimeRemainingColumn(), console=Console(stderr=True))
         self.task = self.bar.add_task("", total=steps, loss=math.nan)
 
     def __enter__(self) -> "Bar":
@@ -98,8 +96,7 @@ class JsonLines(Display):
         speed = {"samples_per_second": self.steps_per_second * samples, "remaining_seconds": self.remaining(t)}
         for row in rows:
             finite = {
-                name: value if not isinstance(value, float) or math.isfinite(value) else None
-                for name, value in row.items()
+                name: value if not isinstance(value, float) or math.isfinite(value) else None for name, value in row.items()
             }
             line = finite | {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "steps": self.steps} | speed
             print(json.dumps(line), flush=True)

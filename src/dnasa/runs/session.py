@@ -28,9 +28,7 @@ from dnasa.runs.snapshots import Restored, kept_arrays, named_arrays
 
 
 class Session:
-    def __init__(
-        self, folder: RunFolder | None, every: int | None, settings: dict[str, Any], steps: int, network: Network
-    ):
+    def __init__(self, folder: RunFolder | None, every: int | None, settings: dict[str, Any], steps: int, network: Network):
         self.folder = folder
         self.every = every
         self.steps = steps
@@ -130,18 +128,14 @@ class Session:
         """Say that t steps are done."""
         self.events.step(t, self.network.processes.traffic)
 
-    def maybe_checkpoint(
-        self, t: int, snapshots: Callable[[], list[Snapshot]], recorder: Recorder, evaluated: bool
-    ) -> None:
+    def maybe_checkpoint(self, t: int, snapshots: Callable[[], list[Snapshot]], recorder: Recorder, evaluated: bool) -> None:
         """Write a checkpoint if one is due; stop if that was requested."""
         self.t = t
         if self.folder is None or t == self.resumed_at:
             return
         if self.stop_requested and self.network.processes.own_folders:
             self.end("interrupted", t)
-            raise Interrupted(
-                f"Interrupted at step {t}; the others continue. Join them with: dnasa resume {self.folder.path}"
-            )
+            raise Interrupted(f"Interrupted at step {t}; the others continue. Join them with: dnasa resume {self.folder.path}")
         scheduled = self.every is not None and t > 0 and t % self.every == 0
         stop = self._all_stop(evaluated or scheduled)
         if scheduled or stop:
@@ -158,9 +152,7 @@ class Session:
 
     def save(self, t: int, snapshots: Sequence[Snapshot], recorder: Recorder) -> None:
         gather = self.network.processes.gather
-        arrays = {
-            f"{i}.{name}": to_numpy(gather(a)) for i, s in enumerate(snapshots) for name, a in named_arrays(s).items()
-        }
+        arrays = {f"{i}.{name}": to_numpy(gather(a)) for i, s in enumerate(snapshots) for name, a in named_arrays(s).items()}
         if recorder.early_stopping is not None:
             arrays |= kept_arrays(recorder.early_stopping, snapshots, gather)
         if self.writer is not None:
@@ -220,8 +212,8 @@ class Session:
         if kind is not None and kind is not Interrupted:
             with suppress(RunError):
                 self.end("failed", self.t, f": {' '.join(str(error).split()) or kind.__name__}")
-            if self.writer is not None:
-                self.writer.close()
+        if self.writer is not None:
+            self.writer.close()
         self.hooks.close()
         for number, handler in self.handlers.items():
             signal.signal(number, handler)

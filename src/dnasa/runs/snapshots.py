@@ -43,18 +43,14 @@ class Restored:
         except InputError:
             raise
         except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"The checkpoint of step {self.found.step} does not fit this run: {first_line(error)}."
-            ) from error
+            raise InputError(f"The checkpoint of step {self.found.step} does not fit this run: {first_line(error)}.") from error
 
     def _snapshot(self, number: int, fresh: Snapshot) -> Snapshot:
         expected, notes = leaves(fresh.state, "state."), self.found.notes
         arrays = {name: self._rows(number, name, a.shape[-1]) for name, a in expected.items()}
         prefix = f"{number}.memory."
         memory: dict[int, list[list[Array]]] = {}  # by exchange, message and array
-        for key in sorted(
-            tuple(map(int, n[len(prefix) :].split("."))) for n in self.found.arrays if n.startswith(prefix)
-        ):
+        for key in sorted(tuple(map(int, n[len(prefix) :].split("."))) for n in self.found.arrays if n.startswith(prefix)):
             exchange, message, _ = key
             messages = memory.setdefault(exchange, [])
             messages += [[] for _ in range(message + 1 - len(messages))]
@@ -81,9 +77,7 @@ class Restored:
         a = self.found.arrays.get(f"{number}.{name}", np.empty(0))
         shape, dtype = (*x.shape[:-2], len(members), width or a.shape[-1]), dtype_name(x)
         if a.shape != shape or a.dtype.name != dtype:
-            raise InputError(
-                f"The checkpoint of step {self.found.step} does not fit this run: {name} is not {shape}, {dtype}."
-            )
+            raise InputError(f"The checkpoint of step {self.found.step} does not fit this run: {name} is not {shape}, {dtype}.")
         if len(members) < nodes:
             filled = np.repeat(a.mean(-2, keepdims=True), nodes, axis=-2)
             filled[..., members, :] = a

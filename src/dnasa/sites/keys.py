@@ -205,9 +205,7 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _refuse_existing(path: Path) -> None:
     if os.path.lexists(path):
-        raise InputError(
-            f"{path} exists, and nothing is overwritten: move it away, or give another folder with --keys."
-        )
+        raise InputError(f"{path} exists, and nothing is overwritten: move it away, or give another folder with --keys.")
 
 
 @contextmanager
@@ -215,9 +213,7 @@ def _errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(
-            f"Cannot read or write {path}: {error.strerror}. Or give another folder with --keys."
-        ) from error
+        raise InputError(f"Cannot read or write {path}: {error.strerror}. Or give another folder with --keys.") from error
 
 
 def _create(path: Path, data: bytes, flag: int = os.O_EXCL) -> None:

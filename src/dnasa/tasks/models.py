@@ -183,8 +183,6 @@ MODELS = {
         lambda shape, outputs, words, data: _perceptron(shape, outputs, words or ["64"], data),
     ),
     "lenet": Named("", "lenet", _lenet),
-    "resnet": Named(
-        f"(:{SIZE}(,(batch|group))?)?", "resnet, resnet:16 with the first width, or resnet:16,group", _resnet
-    ),
+    "resnet": Named(f"(:{SIZE}(,(batch|group))?)?", "resnet, resnet:16 with the first width, or resnet:16,group", _resnet),
     "gpt": Named(f"(:{SIZE},{SIZE},{SIZE})?", "gpt, or gpt:2,96,64 with its layers, width and context", _gpt),
 }

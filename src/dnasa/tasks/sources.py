@@ -109,9 +109,7 @@ class Source(NamedTuple):
         return {"model": self.model} | ({"files": list(files)} if files else {})
 
 
-def make_source(
-    options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Allgather = alone
-) -> Source:
+def make_source(options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Allgather = alone) -> Source:
     """Make the problem of a process.
 
     Args:
@@ -164,9 +162,7 @@ def make_source(
     )
 
 
-def load_rows(
-    options: SourceOptions, local_nodes: range, allgather_text: Allgather = alone
-) -> tuple["Dataset", "Shards"]:
+def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgather = alone) -> tuple["Dataset", "Shards"]:
     """The data that --data or --shard-dir names, read as the other options say; the nodes' rows where they have their own."""
     from dnasa import data
 

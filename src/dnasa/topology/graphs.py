@@ -27,9 +27,7 @@ from dnasa.topology.weights import WEIGHTS, Weights, equal_shares, laplacian, la
 
 TOPOLOGIES: dict[str, Callable[..., Any]] = {}
 """Graphs by name, with registered ones."""
-ARGUMENTS = (
-    'Args:\n    n: The number of nodes.\n    weights: A name in `WEIGHTS`, or "lazy"; by default those of the graph.'
-)
+ARGUMENTS = 'Args:\n    n: The number of nodes.\n    weights: A name in `WEIGHTS`, or "lazy"; by default those of the graph.'
 
 
 def named(
@@ -54,9 +52,7 @@ def named(
     return add
 
 
-def _build(
-    name: str, adjacency: Any, weights: str | None, default: Weights = laplacian, parameters: str = ""
-) -> Topology:
+def _build(name: str, adjacency: Any, weights: str | None, default: Weights = laplacian, parameters: str = "") -> Topology:
     if default is equal_shares and weights is not None:
         raise InputError("A directed graph has weights of its own, equal shares: leave weights out.")
     rule: Weights = default if weights is None else choose("weights", weights, {**WEIGHTS, "lazy": lazy(default)})
@@ -195,9 +191,7 @@ def exponential(n: int) -> sp.csr_array:
 
 
 TOPOLOGIES["exact"] = exact
-PAPER_EDGES = (
-    "1-2 2-3 3-6 4-6 4-5 5-7 7-8 1-8 1-3 3-7 4-7 4-8 2-8 2-5 5-6 1-6 1-4 2-4 2-6 6-7 1-7 1-5 5-8 3-8"  # as drawn
-)
+PAPER_EDGES = "1-2 2-3 3-6 4-6 4-5 5-7 7-8 1-8 1-3 3-7 4-7 4-8 2-8 2-5 5-6 1-6 1-4 2-4 2-6 6-7 1-7 1-5 5-8 3-8"  # as drawn
 
 
 def paper_random(n: int = 8, weights: str | None = None) -> Topology:
@@ -328,9 +322,7 @@ def make(name: str, nodes: int, weights: str | None = None) -> Topology:
     return choose("topology", name, TOPOLOGIES)(nodes, weights=weights)
 
 
-def default(
-    nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None
-) -> Topology:
+def default(nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None) -> Topology:
     """The graph where none is named: exact, or ring where a rule or the channel needs a fixed graph, or weights are given.
 
     Rules that need larger eigenvalues than those of the ring get its lazy weights.

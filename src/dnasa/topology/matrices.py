@@ -100,9 +100,7 @@ def _check_mixing(matrix: sp.csr_array) -> None:
     if parts > 1:
         kind = "connected" if _symmetric(matrix) else "strongly connected"
         first, other = (int(np.flatnonzero(labels == part)[0]) for part in range(2))
-        raise InputError(
-            f"The graph is not {kind}: add edges between its {parts} parts, such as nodes {first} and {other}."
-        )
+        raise InputError(f"The graph is not {kind}: add edges between its {parts} parts, such as nodes {first} and {other}.")
     if not matrix.diagonal().any() and not nx.is_aperiodic(nx.from_scipy_sparse_array(matrix, create_using=nx.DiGraph)):
         raise InputError("rho = 1: no node has a weight for itself, and values circulate forever. Use (I + W) / 2.")
 
@@ -122,9 +120,7 @@ def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This
     needs, refusal = rule.needs, ""
     if topology.directed and not needs.directed:
         wrap = ", or wrap this one: rules.push_sum(rule)" if needs.allows_push_sum else ""
-        refusal = (
-            f"an undirected graph, and {topology.name} is directed. Use another, or the rules sgp or push_dsgt{wrap}"
-        )
+        refusal = f"an undirected graph, and {topology.name} is directed. Use another, or the rules sgp or push_dsgt{wrap}"
     elif needs.fixed_graph and rounds % topology.period:
         refusal = f"a graph that stays the same, and {topology.name} changes. Use ring, or leave the rule out"
     elif needs.fixed_graph and every > 1:

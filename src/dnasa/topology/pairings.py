@@ -68,9 +68,7 @@ def _groups(n: int) -> list[np.ndarray]:
 def _agree(groups: list[np.ndarray]) -> Iterator[Meeting]:
     """In each group, nodes whose numbers differ in one binary digit meet; smaller groups wait for the largest."""
     for bit in range(len(groups[0]).bit_length() - 1):
-        lower = np.concatenate(
-            [group[(np.arange(len(group)) >> bit & 1) == 0] for group in groups if len(group) >> bit > 1]
-        )
+        lower = np.concatenate([group[(np.arange(len(group)) >> bit & 1) == 0] for group in groups if len(group) >> bit > 1])
         yield lower, lower + (1 << bit), 0.5
 
 

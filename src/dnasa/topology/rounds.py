@@ -56,9 +56,7 @@ def successive(topology: Topology, rounds: int) -> Topology:
         return topology
     identity = sp.eye_array(topology.nodes)
     factors = [(topology.sparse - root * identity) / (1 - root) for root in roots(topology, rounds)]
-    return Changing(
-        topology.name, each=tuple(Topology(topology.name, compact(sp.csr_array(factor))) for factor in factors)
-    )
+    return Changing(topology.name, each=tuple(Topology(topology.name, compact(sp.csr_array(factor))) for factor in factors))
 
 
 def smallest_eigenvalue(topology: Topology, rounds: int) -> float:

@@ -143,9 +143,7 @@ def _check(network: nn.Module, tensors: dict[str, Tensor]) -> None:
 # ---------------------------------------------------------------- what a finished run leaves
 
 
-def save_run(
-    folder: Path | None, problem: Supervised, rows: Dataset, name: str, result: Result, network: Network
-) -> bool:
+def save_run(folder: Path | None, problem: Supervised, rows: Dataset, name: str, result: Result, network: Network) -> bool:
     """Write the mean of the nodes' models, of the first seed that did not diverge, and its tests; says whether it was tested.
 
     `name` is the network, as `--model` takes it. All processes call it, and the first writes; without a folder, nothing is
@@ -164,9 +162,7 @@ def save_run(
     return measured is not None
 
 
-def _tested(
-    problem: Supervised, rows: Dataset, model: TrainedModel, result: Result, network: Network
-) -> Evaluation | None:
+def _tested(problem: Supervised, rows: Dataset, model: TrainedModel, result: Result, network: Network) -> Evaluation | None:
     """The tests of the model by all processes; None after a loss of processes that had test rows, or during the tests."""
 
     def of_all(part: Evaluation) -> Evaluation:
