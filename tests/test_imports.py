@@ -77,6 +77,17 @@ def test_runs_do_not_import_sites() -> None:
     assert [path.name for path in (PACKAGE / "runs").glob("*.py") if "sites" in imports(path.read_text())] == []
 
 
+def test_every_module_that_is_imported_exists() -> None:
+    files = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for path in MODULES}
+    wanted = {
+        (path.name, node.module)
+        for path in MODULES
+        for node in ast.walk(parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dnasa.")
+    }
+    assert {(path, module) for path, module in wanted if module not in files | {"dnasa.compiled"}} == set()
+
+
 def rule_names(source: str) -> set[str]:
     """The texts of a program that are names of rules, alone, with a schedule or in a list; defaults of arguments may be."""
     tree = parse(source)

@@ -1,6 +1,7 @@
 """Checks of what users give, and errors in their functions, as one line with the remedy."""
 
 from collections.abc import Callable, Collection, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from dnasa.core import InputError, RunError
@@ -51,7 +52,9 @@ def whole(name: str, value: Any, low: int = 1, high: int = 2**62) -> int:
 def choose(kind: str, name: str, known: Any) -> Any:
     """The value of that name, or an error that lists the known names."""
     if name not in known:
-        raise InputError(f"Unknown {kind} '{name}'. Choose from: {', '.join(known)}.")
+        close = get_close_matches(str(name), map(str, known), 1)
+        meant = f" Did you mean {close[0]}?" if close else ""
+        raise InputError(f"Unknown {kind} '{name}'. Choose from: {', '.join(known)}.{meant}")
     return known[name]
 
 

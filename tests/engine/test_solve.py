@@ -143,7 +143,7 @@ def test_a_result_survives_saving(tmp_path: Path) -> None:
     assert again.runs.rule.tolist() == ["dsgd", "dnasa"]
     assert again.settings == result.settings
     assert (tmp_path / "run" / "history.csv").read_text().startswith("run,rule,schedule")
-    with pytest.raises(InputError, match="no saved result"):
+    with pytest.raises(InputError, match="no finished run"):
         dnasa.Result.load(tmp_path)
 
 

@@ -37,7 +37,8 @@ def check_trusted(code: Iterable[Path], source: Path, trust: bool) -> None:
     for file in sorted(code):
         if not trust:
             raise InputError(
-                f"{source} names code, {file}, which is not executed unless you trust it: read the file, then add --trust."
+                f"{source} names code, {file}, which is not executed unless you trust it: read the file, then name it as an "
+                "option, or add --trust."
             )
         if networks.launched_rank() == 0:
             print(f"Executing {file}, which {source} names.", file=sys.stderr, flush=True)

@@ -93,8 +93,8 @@ class RunFolder:
         occupied = any(os.path.lexists(self.path / name) for name in listed - expected)
         if occupied and not self.resume and not self.force:
             raise InputError(
-                f"{self.path} holds a run already: choose another folder, continue it with `dnasa resume {self.path}`, or "
-                "replace it with --force."
+                f"{self.path} holds a run already: choose another folder, or replace it with --force. If it has not ended, "
+                f"`dnasa resume {self.path}` continues it."
             )
         self.own.check(listed if self.resume else listed & IN_USE)
         self._check_names({name.partition("/")[0] for name in listed}, {name for name in listed if "/" not in name})

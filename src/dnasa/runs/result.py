@@ -103,7 +103,10 @@ class Result:
         folder = Path(path)
         for name in ("history.csv", "runs.csv", "x.safetensors", "settings.json"):
             if not (folder / name).is_file():
-                raise InputError(f"{folder} holds no saved result: {name} is missing.")
+                raise InputError(
+                    f"{folder} holds no finished run: {name} is missing. Of a run that has not ended, `dnasa report --html` "
+                    "makes a page, and `dnasa resume` continues it."
+                )
         try:
             runs = pd.read_csv(io.BytesIO(read_bytes(folder / "runs.csv")), index_col="run")
             with np.errstate(invalid="ignore"):  # an invalid step number is refused by `astype`
