@@ -100,7 +100,13 @@ DIVISIONS: dict[str, Callable[..., Shards]] = {"iid": _iid, "contiguous": _conti
 
 
 def class_table(labels: np.ndarray, shards: Shards, classes: int) -> np.ndarray:
-    """Rows of each class (columns) at each node (rows)."""
+    """Count the rows of each class (columns) at each node (rows).
+
+    Args:
+        labels: The class of each row, from 0.
+        shards: The rows of each node.
+        classes: The number of classes.
+    """
     return np.stack([np.bincount(labels[shard], minlength=classes) for shard in shards])
 
 
