@@ -28,7 +28,7 @@ setup: .venv/ready-to-develop ## install everything, at the versions of constrai
 run: .venv/ready-to-run ## train 8 nodes on a ring; results in runs/first
 	$(BIN)/dnasa train --nodes 8 --topology ring --out runs/first --force
 
-test: setup ## run the tests, five minutes on two cores
+test: setup ## run the tests, four minutes on two cores
 	$(BIN)/pytest -n 3
 
 test-quick: setup ## run the tests of rules, graphs and messages, below a minute
