@@ -212,7 +212,7 @@ class Session:
         if kind is not None and kind is not Interrupted:
             with suppress(RunError):
                 self.end("failed", self.t, f": {' '.join(str(error).split()) or kind.__name__}")
-        if self.writer is not None:
+        if kind is not None and self.writer is not None:
             self.writer.close()
         self.hooks.close()
         for number, handler in self.handlers.items():
