@@ -372,7 +372,7 @@ class Processes:
         return self.names[self.node_ids[rank]] if self.names else f"rank {rank}"
 
     def allgather_json(self, own: Any, read: Callable[[Any], T]) -> list[T]:
-        """What `read` makes of everyone's JSON; a process whose text it cannot read is accused, and named in the error."""
+        """What `read` makes of everyone's JSON; an error names a process whose text it cannot read."""
         return [self._read(rank, text, read) for rank, text in enumerate(self.allgather_text(json.dumps(own)))]
 
     def _read(self, rank: int, text: str, read: Callable[[Any], T]) -> T:

@@ -27,16 +27,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dnasa.runs.journal import Journal
-    from dnasa.topology import Topology
 
-MOST_EDGES = 5000  # stored and drawn
 STATES = ("running", "done", "interrupted", "failed", "diverged")
 JOURNALS = ("events-*.jsonl", "audit-*.jsonl")  # of each process among several; only ever appended to
 NAMES = (  # what a run may write, files and folders
     *(LOCK, RUNNING, "config.json", "history.csv", "log.txt", "status.json", "checkpoints", *JOURNALS),
     *("runs.csv", "x.safetensors", "settings.json", "report.html", "history.png", "table.csv", "table.tex"),
     *("model.safetensors", "model.json", "model.py", "evaluation.json", "extension-*"),
-    *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg", "pgf")),
+    *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg")),
 )
 
 
@@ -268,23 +266,3 @@ def _is_history(data: bytes) -> bool:
     except (ValueError, csv.Error):
         return False
     return all(None not in row and type(row.get("run")) is type(row.get("step")) is int for row in rows)
-
-
-def graph_json(topology: "Topology") -> dict[str, Any]:
-    """Name and nodes; unless it is too large, also its weighted edges and how many messages each node sends in an exchange.
-
-    An edge is [sender, receiver, weight]; on an undirected graph it stands for both directions. Of a graph that changes with
-    time, the weights and messages are averages over a period.
-    """
-    out: dict[str, Any] = {"name": topology.name, "nodes": topology.nodes, "directed": topology.directed}
-    if topology.messages <= MOST_EDGES * (1 if topology.directed else 2):
-        edges = topology.graph.edges(data="weight")
-        out |= {"rho": float(topology.rho), "edges": [[int(i), int(j), float(w)] for i, j, w in edges]}
-        out["messages"] = np.mean([_sent(each) for each in topology.each], axis=0).tolist()
-    return out
-
-
-def _sent(topology: "Topology") -> np.ndarray:
-    """How many others receive from each node."""
-    W = topology.sparse
-    return (W != 0).sum(axis=0) - (W.diagonal() != 0)
