@@ -19,8 +19,11 @@ from typer.testing import CliRunner
 
 from dnasa import cli, pages
 from dnasa.channels.compressed import COMPRESSIONS
+from dnasa.cli import options
+from dnasa.data import DATASETS
 from dnasa.reproduce import FIGURES
 from dnasa.rules.registry import BUILT_IN
+from dnasa.tasks import models
 from dnasa.topology.graphs import BUILT_IN as GRAPHS
 
 
@@ -108,6 +111,11 @@ def test_every_option_has_help() -> None:
     for name, command in [item for group in groups for item in group.commands.items()]:
         for param in command.params:
             assert param.help, f"{name} {param.name}"
+
+
+def test_the_help_names_the_models_and_data_that_there_are() -> None:
+    assert {models.parse(text)[0] for text in options.MODELS.split(", ")} == {*models.MODELS}
+    assert options.DATA.split(", ") == [*DATASETS]
 
 
 @pytest.mark.parametrize(

@@ -253,3 +253,31 @@ def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path: Path) -> None
     log = (tmp_path / "a" / "log.txt").read_text()
     assert re.findall(r"Resumed from the checkpoint of step (\d+)", log) == ["30", "40", "50"]
     assert json.loads(config.read_text()) == before
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("processes")
+def test_torchrun_restarts_from_the_newest_checkpoint(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import os, signal, sys; from dnasa.problems import LeastSquares; from dnasa import cli\n"
+        "original = LeastSquares.gradient\n"
+        "def gradient(self, x, nodes, seeds, t):\n"
+        "    if t == 170 and os.environ['RANK'] == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return original(self, x, nodes, seeds, t)\n"
+        "LeastSquares.gradient = gradient; cli.main()"
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2"]
+    words = [*TRAIN, "--timeout", "60", "--checkpoint-every", "50", "--out", str(tmp_path / "a")]
+    done = subprocess.run(
+        [*torchrun, "--master-port", str(free_port()), str(script), *words],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=ENVIRONMENT,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Resumed from the checkpoint of step 150." in (tmp_path / "a" / "log.txt").read_text()
+    assert run(*TRAIN, "--out", tmp_path / "uninterrupted").returncode == 0
+    np.testing.assert_allclose(Result.load(tmp_path / "a").x, Result.load(tmp_path / "uninterrupted").x, rtol=0, atol=1e-12)

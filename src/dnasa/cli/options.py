@@ -19,7 +19,7 @@ from dnasa.rules.schedules import ETA
 NO_ETA = " and ".join(name for name in RULES if not RULES[name].needs_eta)
 MEANING = f"Its meaning depends on the schedule: {'; '.join(f'{name} {spec.formula}' for name, spec in ETA.items())}."
 DATA = "digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare"
-MODELS = "linear, mlp:128,64,relu,dropout=0.1, lenet, resnet:16,group, gpt:2,96,64, lstm:1,128,32"
+MODELS = "linear, mlp:128,64,relu,dropout=0.1, lenet, resnet:16,group, gpt:2,96,64"
 GRAPHS = (  # their registry imports networkx, too much for every start
     "ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, exact, paper_random; directed_ring, "
     "directed_exponential for sgp and push_dsgt; or one of a plugin"
@@ -49,7 +49,7 @@ class Options:
     """What the user chose. Options that a command does not take have their defaults."""
 
     data: str = basic("digits", f"{DATA}; or your own file or folder (`dnasa data FILE` shows how it is read).")
-    target: str | None = basic(None, "Target column of your own table, by name or position from 0; labels as a,b,c.")
+    target: str | None = basic(None, "Target column of your own table, by name or position from 0.")
     nodes: int = basic(8, "Number of nodes. With --shard-dir and one process, by default the number of shards.")
     topology: str | None = basic(None, f"The graph: {GRAPHS}. Default: exact; ring where W must not change.")
     rule: str = basic(DEFAULT_RULE, f"Method: {', '.join(RULES)}, or a rule of a plugin.")
@@ -76,7 +76,7 @@ class Options:
         "Folder with node-0.csv (or another format, or a folder), node-1.csv, ... and perhaps test.csv: a process reads "
         "only the files of its own nodes. With --sites, the folder with this site's own table, under any name.",
     )
-    task: str | None = of_data(None, "classification, regression or multilabel. Default: what the target looks like.")
+    task: str | None = of_data(None, "classification or regression. Default: what the target looks like.")
     drop_columns: str | None = of_data(None, "Columns of your own table to leave out, as a,b,c.")
     id_column: str | None = of_data(None, "Column that names the rows: not an input, and repeated in predictions.")
     class_weight: str | None = of_data(None, "balanced: each class counts the same in the training loss.")
@@ -99,7 +99,7 @@ class Options:
     weights: str | None = method(None, "Mixing weights: laplacian (default; on the ring 1/3), metropolis or lazy.")
     dtype: str | None = method(None, "float32 or float64. Default: float32 for data, else float64.")
     plugin: list[Path] | None = method(
-        None, "Python file with your own rules, graphs or compressors (docs/extending.md); may be given several times."
+        None, "Python file with your own rules or graphs (docs/extending.md); may be given several times."
     )
 
     rounds: str | None = messages(
@@ -109,8 +109,8 @@ class Options:
     every: int = messages(1, "Exchange only at every N-th step.")
     compress: str | None = messages(
         None,
-        f"Compress messages: {', '.join(COMPRESSIONS)}, or one of a plugin; numbers as in topk:0.01, "
-        "moniqua:8,4,8/8 (docs/compression.md). moniqua and randk suit changing graphs.",
+        f"Compress messages: {', '.join(COMPRESSIONS)}; numbers as in topk:0.01, "
+        "moniqua:8,4,8/8 (docs/compression.md). moniqua and 16 bits suit changing graphs.",
     )
     drop: float = messages(0.0, "Simulated fault: each link fails in a step with this probability.")
     clock: Path | None = messages(
@@ -120,7 +120,7 @@ class Options:
     )
     late: int | None = messages(
         None,
-        "Nodes do not wait for each other, at the speeds of --clock or with --sites: an exchange with a neighbour may last for "
+        "Nodes do not wait for each other, at the speeds of --clock or with --sites: an exchange with a neighbor may last for "
         "this many further steps. --steps is then the mean of the nodes' steps, and the default graph exponential.",
     )
 
@@ -130,7 +130,7 @@ class Options:
     sites: Path | None = processes(
         None, "TOML file that lists the sites: this process is one of them, and trains with the others over TLS."
     )
-    timeout: float = processes(30.0, "Seconds without an answer after which a process counts as lost.")
+    timeout: float = processes(30.0, "Seconds without an answer after which a site counts as lost.")
     dry_run: bool = processes(
         False, "Send nothing, and show what this process would send in the first steps: to whom, arrays, bytes."
     )
@@ -153,7 +153,7 @@ class Options:
         "methods send different amounts.",
         show_default=False,
     )
-    format: str = figures("png", "Formats of the figures, separated by commas: png, pdf, svg, pgf (its text is LaTeX).")
+    format: str = figures("png", "Formats of the figures, separated by commas: png, pdf, svg.")
     style: str = figures(
         "screen", "Look of the figures: screen; paper, a column of 234 pt; or a width, as paper:6.75 (inches)."
     )

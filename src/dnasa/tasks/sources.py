@@ -243,7 +243,7 @@ def divided(
     validation = () if held_out is None else data.divide_validation(held_out, options.nodes)
     divide = partial(data.divide, rows, train, options.partition or "iid", options.nodes)
     if options.partition_seed is not None:
-        return divide(whole("--partition-seed", options.partition_seed, low=0)), validation
+        return divide(whole("partition_seed", options.partition_seed, low=0)), validation
     return divide(0) if options.partition == "contiguous" else divide, validation
 
 
