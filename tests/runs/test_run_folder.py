@@ -133,3 +133,16 @@ def test_odd_folders_do_not_break_the_table_of_runs(tmp_path: Path) -> None:
     assert table.returncode == 0, table.stderr
     for name in ("good", "folders", "pipe", *ODD_FOLDERS):
         assert f"│ {name} " in table.stdout
+
+
+def test_a_run_is_locked_until_its_state_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: dict[str, bool] = {}
+    written = RunFolder.status
+
+    def status(folder: RunFolder, state: str, step: int, steps: int) -> None:
+        held[state] = own_files.is_held(folder.path / own_files.RUNNING)
+        written(folder, state, step, steps)
+
+    monkeypatch.setattr(RunFolder, "status", status)
+    small(tmp_path / "a")
+    assert held == {"running": True, "done": True}
