@@ -19,7 +19,7 @@ import torch
 from dnasa import topology
 from dnasa.arrays import compiled
 from dnasa.channels import compression, exchange, modular
-from dnasa.core import Network
+from dnasa.communication import Network
 from dnasa.networks import connect, simulated
 
 DIM = 10_000_000

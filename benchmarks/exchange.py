@@ -18,7 +18,8 @@ from mpi4py import MPI
 
 from benchmarks.steppers import dnasa_stepper
 from dnasa import topology
-from dnasa.core import Messages, Network
+from dnasa.communication import Network
+from dnasa.core import Messages
 from dnasa.data import from_arrays, partition
 from dnasa.networks import connect
 from dnasa.networks.buffers import Buffers

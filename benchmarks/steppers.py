@@ -1,9 +1,11 @@
 """Steps as `solve` takes them, for the benchmarks."""
 
-from dnasa.core import Array, Network, Rule, Sent, Snapshot
+from dnasa.communication import Network
+from dnasa.core import Array, Rule
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper
 from dnasa.rules import registry
+from dnasa.runs.snapshots import Sent, Snapshot
 from dnasa.runs.timing import Timeline
 
 

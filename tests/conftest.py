@@ -17,7 +17,8 @@ import typer.main
 from launching import MPIRUN
 
 from dnasa import rules, topology
-from dnasa.core import Array, Messages, Network, Rule, State
+from dnasa.communication import Network
+from dnasa.core import Array, Messages, Rule, State
 from dnasa.topology import Topology
 
 needs_mpi = pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun beside this Python")

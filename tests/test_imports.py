@@ -21,7 +21,7 @@ PACKAGE = Path(dnasa.__file__).parent
 # A module or package of dnasa imports from lower levels only, so there are no circles.
 LEVELS = [
     ["core", "compiled"],
-    ["checks"],
+    ["checks", "communication"],
     ["arrays", "events", "extras", "files"],
     ["randomness", "rules", "sites", "topology"],
     ["channels", "data"],

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from dnasa import core, rules
 from dnasa.arrays import unit
-from dnasa.core import Channel, InputError, Network, Rule
+from dnasa.communication import Channel, Network
+from dnasa.core import InputError, Rule
 from dnasa.extras import needed_by
 from dnasa.rules import schedules
 

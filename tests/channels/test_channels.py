@@ -11,7 +11,8 @@ from safetensors.numpy import load, save
 
 import dnasa
 from dnasa import Result, channels, core, rules, topology
-from dnasa.core import Array, Channel, Gradients, InputError, Messages, Rule
+from dnasa.communication import Channel
+from dnasa.core import Array, Gradients, InputError, Messages, Rule
 from dnasa.networks import simulated
 from dnasa.problems import Custom
 from dnasa.runs.history import Evaluation

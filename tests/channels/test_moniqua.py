@@ -15,7 +15,8 @@ from dnasa import topology
 from dnasa.arrays import compiled
 from dnasa.channels import compression, exchange, modular, moniqua
 from dnasa.channels.modular import Entry
-from dnasa.core import Array, InputError, Memory, Messages, Network
+from dnasa.communication import Memory, Network
+from dnasa.core import Array, InputError, Messages
 from dnasa.networks import simulated
 from dnasa.problems import Custom
 from dnasa.randomness import Streams

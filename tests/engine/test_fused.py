@@ -14,7 +14,8 @@ from conftest import pairwise, take_step
 
 from dnasa import problems, rules, solve, topology
 from dnasa.arrays import compiled
-from dnasa.core import Array, Channel, MessageSettings, Network, Rule, Sent, Snapshot
+from dnasa.communication import Channel, MessageSettings, Network
+from dnasa.core import Array, Rule
 from dnasa.engine import fused, side_by_side, torch_compile
 from dnasa.engine.fused import Fused, supports, with_fused_messages
 from dnasa.engine.side_by_side import SideBySide, make_stepper
@@ -25,6 +26,7 @@ from dnasa.problems import supervised
 from dnasa.rules import schedules
 from dnasa.rules.registry import groups, variants
 from dnasa.rules.weight_decay import with_weight_decay
+from dnasa.runs.snapshots import Sent, Snapshot
 from dnasa.runs.timing import Timeline
 
 needs_compiler = pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
@@ -310,7 +312,7 @@ IN_A_FORKED_PROCESS = """
 import os
 import numpy as np
 from dnasa import rules, topology
-from dnasa.core import Sent, Snapshot
+from dnasa.runs.snapshots import Sent, Snapshot
 from dnasa.engine.fused import Fused
 from dnasa.networks.simulated import connect
 from dnasa.rules import schedules

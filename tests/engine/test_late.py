@@ -16,11 +16,12 @@ from replaying import Log, Recorded, replay
 import dnasa
 from dnasa import problems, topology
 from dnasa.channels.pairs import Offer, Pairs
-from dnasa.core import InputError, Interrupted, Sent, Snapshot
+from dnasa.core import InputError, Interrupted
 from dnasa.engine.late import Late, Node, run_node
 from dnasa.networks.clock import with_clock
 from dnasa.networks.simulated import connect
 from dnasa.rules import registry
+from dnasa.runs.snapshots import Sent, Snapshot
 
 UNEVEN: Any = {"compute": [0.02, 0.1, 0.02, 0.03, 0.02], "bandwidth": 100, "latency": 50}
 SAFE = ["dsgt", "dasagt", "adanasa", "dnasa"]

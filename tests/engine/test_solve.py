@@ -15,7 +15,8 @@ from thread_network import run_threads
 
 import dnasa
 from dnasa import Result, rules, topology
-from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule
+from dnasa.communication import Network
+from dnasa.core import Array, InputError, Layout, Rule, Schedule
 from dnasa.data import Dataset
 from dnasa.problems import Classification, Custom, LeastSquares, Supervised
 from dnasa.problems.losses import cross_entropy

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dnasa.core import Array, Channel, Membership, Network, ProcessLost
+from dnasa.communication import Channel, Membership, Network
+from dnasa.core import Array, ProcessLost
 from dnasa.networks.processes import ProcessNetwork, Traffic, blocks
 from dnasa.networks.transport import Message, Transport
 from dnasa.topology import Topology, without

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnasa import Result, channels, rules, solve, topology
-from dnasa.core import Array, Exchange, Gradients, Messages, Network, Rule
+from dnasa.communication import Network
+from dnasa.core import Array, Exchange, Gradients, Messages, Rule
 from dnasa.networks import simulated, with_timing
 from dnasa.problems import Custom, Problem
 

@@ -12,7 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dnasa
-from dnasa.core import InputError, Network
+from dnasa.communication import Network
+from dnasa.core import InputError
 from dnasa.optim import Decentralized
 
 STEPS, ROWS = 12, 4

@@ -13,7 +13,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import dnasa
 from dnasa import topology
-from dnasa.core import InputError, Network
+from dnasa.communication import Network
+from dnasa.core import InputError
 from dnasa.networks import simulated
 from dnasa.optim import Decentralized
 

@@ -27,7 +27,8 @@ from test_recovery import Process
 from thread_network import ThreadTransport, run_threads
 
 import dnasa
-from dnasa.core import Network, Processes, ProcessLost, RunError
+from dnasa.communication import Network, Processes
+from dnasa.core import ProcessLost, RunError
 from dnasa.data.summaries import Summary
 from dnasa.engine.plan import _node_data
 from dnasa.engine.recovery import Position, positions_of

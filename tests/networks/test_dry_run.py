@@ -9,7 +9,7 @@ from thread_network import run_threads
 
 import dnasa
 from dnasa import topology
-from dnasa.core import Network
+from dnasa.communication import Network
 from dnasa.networks import dry_run
 
 PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(50))

@@ -13,8 +13,10 @@ from thread_network import run_threads
 from dnasa import topology
 from dnasa.channels import compression, exchange
 from dnasa.channels.exchange import row_bytes
-from dnasa.core import InputError, Messages, MessageSettings, Network, ProcessLost, Sent
+from dnasa.communication import MessageSettings, Network
+from dnasa.core import InputError, Messages, ProcessLost
 from dnasa.networks import simulated, torchdist
+from dnasa.runs.snapshots import Sent
 from dnasa.topology import Topology
 
 

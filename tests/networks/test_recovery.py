@@ -20,7 +20,8 @@ from local_sites import local_sites
 from test_optim import backward, flat, model
 
 import dnasa
-from dnasa.core import Array, InputError, Membership, Network, Processes, ProcessLost, RunError
+from dnasa.communication import Membership, Network, Processes
+from dnasa.core import Array, InputError, ProcessLost, RunError
 from dnasa.engine.recovery import reconnect, surviving, warn_of_changes
 from dnasa.networks import sites as site_engine
 from dnasa.networks import with_timing

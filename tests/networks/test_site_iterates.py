@@ -14,7 +14,8 @@ from local_sites import local_sites
 import dnasa
 from dnasa import topology
 from dnasa.channels import compression
-from dnasa.core import Array, InputError, Network
+from dnasa.communication import Network
+from dnasa.core import Array, InputError
 from dnasa.networks import with_timing
 from dnasa.networks.members import Members
 from dnasa.networks.sites import SiteNetworks, described

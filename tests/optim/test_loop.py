@@ -14,7 +14,8 @@ import torch
 from test_optim import RING, alone, backward, flat, model
 from thread_network import run_threads
 
-from dnasa.core import InputError, Network, RunError
+from dnasa.communication import Network
+from dnasa.core import InputError, RunError
 from dnasa.optim import Decentralized, Join, checks
 
 

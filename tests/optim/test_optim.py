@@ -22,7 +22,8 @@ from torch import nn
 import dnasa
 from dnasa import rules, solve, topology
 from dnasa.channels import compression, exchange
-from dnasa.core import Array, InputError, Messages, Network, Rule, Sent, Snapshot
+from dnasa.communication import Network
+from dnasa.core import Array, InputError, Messages, Rule
 from dnasa.engine import side_by_side
 from dnasa.engine.steppers import Overlapped
 from dnasa.engine.torch_compile import TorchCompiled
@@ -31,6 +32,7 @@ from dnasa.optim import Decentralized
 from dnasa.optim.node import make_rule
 from dnasa.problems import Classification, LeastSquares
 from dnasa.rules import schedules
+from dnasa.runs.snapshots import Sent, Snapshot
 from dnasa.runs.timing import Timeline
 
 RING = topology.ring(4, weights="lazy")
@@ -144,7 +146,7 @@ def test_a_hidden_exchange_that_fails_is_reported_by_the_next_step() -> None:
             raise dnasa.core.RunError("No answer from rank 1 (node 1): gone.")
         return messages
 
-    network = dnasa.Network(2, multiply, mean=lambda a: a.mean(-2), processes=dnasa.core.Processes(range(1)))
+    network = dnasa.Network(2, multiply, mean=lambda a: a.mean(-2), processes=dnasa.communication.Processes(range(1)))
     rule = rules.dnasa(*dnasa.schedules.diminishing(2))
     run = Overlapped(rule, network, Snapshot(rule.init(np.ones((1, 3))), {}, Sent()), Timeline(), 0)
     for t in range(3):

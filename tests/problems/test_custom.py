@@ -11,7 +11,8 @@ from thread_network import run_threads
 
 import dnasa
 from dnasa import InputError, Result, randomness, topology
-from dnasa.core import Array, Network
+from dnasa.communication import Network
+from dnasa.core import Array
 from dnasa.problems import Custom, prox
 from dnasa.randomness import Generators, Streams
 from dnasa.topology import Topology

@@ -15,7 +15,8 @@ from torch import nn
 
 import dnasa
 from dnasa import Result, topology
-from dnasa.core import Array, InputError, Network
+from dnasa.communication import Network
+from dnasa.core import Array, InputError
 from dnasa.data import Dataset, partition
 from dnasa.problems import Supervised, augment, supervised
 from dnasa.problems.losses import cross_entropy

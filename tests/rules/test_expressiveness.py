@@ -18,7 +18,8 @@ from torch import nn
 
 import dnasa
 from dnasa import core, rules
-from dnasa.core import Array, Messages, Network
+from dnasa.communication import Network
+from dnasa.core import Array, Messages
 from dnasa.optim import Decentralized
 from dnasa.problems import Custom
 from dnasa.rules import schedules

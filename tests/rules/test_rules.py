@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from dnasa import rules, simulate, solve, topology
 from dnasa.arrays import unit
-from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule, Sent, Snapshot, State, leaves, with_x
+from dnasa.communication import Network
+from dnasa.core import Array, InputError, Layout, Rule, Schedule, State, leaves, with_x
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.networks import simulated
 from dnasa.problems import LeastSquares
@@ -25,6 +26,7 @@ from dnasa.rules import registry, schedules
 from dnasa.rules.demuon import direction
 from dnasa.rules.registry import Variant, VariantGroup, groups, variants
 from dnasa.rules.weight_decay import with_weight_decay
+from dnasa.runs.snapshots import Sent, Snapshot
 from dnasa.runs.timing import Timeline
 from dnasa.topology import Topology
 

@@ -10,7 +10,8 @@ from thread_network import run_threads
 
 import dnasa
 from dnasa import topology
-from dnasa.core import InputError, Network
+from dnasa.communication import Network
+from dnasa.core import InputError
 from dnasa.events import LOGGER, Events
 from dnasa.networks.processes import Traffic
 from dnasa.runs.folder import RunFolder

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import dnasa
 from dnasa import InputError, connect, rules, topology
 from dnasa.channels import compression
-from dnasa.core import Channel, Needs
+from dnasa.communication import Channel
+from dnasa.core import Needs
 from dnasa.problems import Custom, LeastSquares
 from dnasa.rules import schedules
 from dnasa.rules.registry import example

@@ -18,8 +18,9 @@ from thread_network import run_threads
 import dnasa
 from dnasa import pages
 from dnasa.cli import app
+from dnasa.communication import Network
 from dnasa.comparing import run_table
-from dnasa.core import InputError, Network, ProcessLost
+from dnasa.core import InputError, ProcessLost
 from dnasa.data import Dataset
 from dnasa.networks import dry_run
 from dnasa.networks.processes import Sending

@@ -8,7 +8,8 @@ import numpy as np
 from dnasa.arrays import like, norm
 from dnasa.channels.exchange import check_memory
 from dnasa.checks import UserCode
-from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply
+from dnasa.communication import Channel, Memory, Multiply
+from dnasa.core import Array, InputError, Messages
 
 COMPRESSIONS = ("bfloat16", "float16", "moniqua", "topk", "sign")  # by name
 

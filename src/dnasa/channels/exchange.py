@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from dnasa.core import InputError, Memory, Messages, Network
+from dnasa.communication import Memory, Network
+from dnasa.core import InputError, Messages
 
 
 def exchange(network: Network, memory: Memory, messages: Messages, t: int, first: int = 0) -> tuple[Messages, Memory]:

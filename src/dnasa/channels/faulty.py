@@ -4,7 +4,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from dnasa.checks import whole
-from dnasa.core import Channel, InputError, Memory, Messages, Multiply
+from dnasa.communication import Channel, Memory, Multiply
+from dnasa.core import InputError, Messages
 from dnasa.randomness import Streams
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from torch import Tensor
 from dnasa.arrays import compiled, like
 from dnasa.channels.codecs import in_blocks, packed, same_library, tensor, unpacked
 from dnasa.channels.exchange import check_memory
-from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply
+from dnasa.communication import Channel, Memory, Multiply
+from dnasa.core import Array, InputError, Messages
 from dnasa.randomness import Streams
 
 BLOCK = 32  # numbers with one spacing

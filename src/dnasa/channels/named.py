@@ -4,7 +4,8 @@ import re
 
 from dnasa.channels.compressed import COMPRESSIONS, Codec, choco, without_memory
 from dnasa.checks import choose
-from dnasa.core import Channel, InputError
+from dnasa.communication import Channel
+from dnasa.core import InputError
 from dnasa.extras import needed_by
 
 

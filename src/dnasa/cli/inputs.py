@@ -16,7 +16,7 @@ from dnasa.cli.rendering import console, print_error, print_line, showing_warnin
 from dnasa.core import InputError
 
 if TYPE_CHECKING:
-    from dnasa.core import Channel, Network
+    from dnasa.communication import Channel, Network
     from dnasa.networks.processes import Traffic
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.progress import Progress

@@ -13,7 +13,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dnasa.core import Network
+    from dnasa.communication import Network
     from dnasa.runs.result import Result
     from dnasa.topology import Topology
 

@@ -16,8 +16,8 @@ from dnasa.files import write_output
 from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
+    from dnasa.communication import Network
     from dnasa.comparing.plots import Looks
-    from dnasa.core import Network
     from dnasa.problems.supervised import Supervised
     from dnasa.runs.result import Result
     from dnasa.tasks.sources import Source

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from dnasa.checks import choose
+from dnasa.communication import Network
 from dnasa.comparing import tuning
 from dnasa.comparing.comparison import AXES, MOST_EXTENSIONS, Comparison
 from dnasa.comparing.statistics import final, with_eta
-from dnasa.core import InputError, Interrupted, Network
+from dnasa.core import InputError, Interrupted
 from dnasa.engine.loop import solve
 from dnasa.engine.plan import as_list, distinct
 from dnasa.files import fits

@@ -13,11 +13,12 @@ import numpy as np
 
 from dnasa.comparing import statistics
 from dnasa.comparing.style import DASHES, MARKERS, current
-from dnasa.core import COLUMNS, InputError
+from dnasa.core import InputError
 from dnasa.extras import needed_by
 from dnasa.files import write_output
 from dnasa.problems.metrics import in_percent
 from dnasa.rules.registry import CUSTOM, Look, look
+from dnasa.runs.names import COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd

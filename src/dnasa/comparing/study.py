@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import networks, topology
+from dnasa.communication import Network
 from dnasa.comparing.comparison import Comparison
 from dnasa.comparing.grid import check_metric, compare, schedule_of
 from dnasa.comparing.plots import title
 from dnasa.comparing.statistics import final
 from dnasa.comparing.study_file import Cell, Study
-from dnasa.core import InputError, Interrupted, Network
+from dnasa.core import InputError, Interrupted
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, variants
 from dnasa.runs.folder import RunFolder

@@ -12,10 +12,12 @@ import numpy as np
 
 from dnasa.arrays import compiled, contiguous, copied, dtype_name, on_gpu, overlap, stack
 from dnasa.channels.exchange import exchange
-from dnasa.core import Array, Gradients, Messages, Network, Rule, Snapshot, State
+from dnasa.communication import Network
+from dnasa.core import Array, Gradients, Messages, Rule, State
 from dnasa.engine.simulate import next_state
 from dnasa.engine.steppers import Stepper
 from dnasa.rules.forms import Form, ScaledAverage
+from dnasa.runs.snapshots import Snapshot
 
 PLAIN, NORMALIZED, SCALED = range(3)  # kinds of a step, as `kernels.c` numbers them
 CACHE_BYTES = 16 << 10  # of a tile, so that it fits in the L1 cache next to the arrays themselves

@@ -15,8 +15,10 @@ import numpy as np
 from dnasa.arrays import concatenate, copied
 from dnasa.channels.exchange import row_bytes
 from dnasa.channels.pairs import Offer, Pairs
-from dnasa.core import Array, Gradients, Network, Rule, Snapshot, State, leaves, rebuilt
+from dnasa.communication import Network
+from dnasa.core import Array, Gradients, Rule, State, leaves, rebuilt
 from dnasa.engine.steppers import Stepper, check_next, with_checks
+from dnasa.runs.snapshots import Snapshot
 
 
 class Node:

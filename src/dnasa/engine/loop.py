@@ -10,7 +10,8 @@ import numpy as np
 
 from dnasa.arrays import like
 from dnasa.checks import name_user_code, nodes_text
-from dnasa.core import Array, InputError, Interrupted, Network, Rule, RunError, Schedule, Sent, Snapshot
+from dnasa.communication import Network
+from dnasa.core import Array, InputError, Interrupted, Rule, RunError, Schedule
 from dnasa.engine.late import Late, OwnNode
 from dnasa.engine.plan import Plan, RunOptions, make_plan, run_settings
 from dnasa.engine.recovery import Position, changes, positions_of, received_state, reconnect, surviving, warn_of_changes
@@ -24,6 +25,7 @@ from dnasa.runs.history import Evaluation, Record, Recorder
 from dnasa.runs.progress import Progress, make_progress
 from dnasa.runs.result import Result
 from dnasa.runs.session import Session
+from dnasa.runs.snapshots import Sent, Snapshot
 from dnasa.runs.timing import Timeline, now
 
 if TYPE_CHECKING:

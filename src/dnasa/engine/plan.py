@@ -9,7 +9,8 @@ import numpy as np
 
 from dnasa.arrays import concatenate, crc32, like, stack, to_numpy
 from dnasa.checks import UserCode, positive, whole
-from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule
+from dnasa.communication import Network
+from dnasa.core import Array, InputError, Prox, Rule
 from dnasa.problems.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Variant, VariantGroup
@@ -17,6 +18,7 @@ from dnasa.rules.schedules import constant
 from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Record
+from dnasa.runs.names import COLUMNS
 from dnasa.runs.progress import Progress
 
 if TYPE_CHECKING:

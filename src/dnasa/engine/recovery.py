@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from dnasa.arrays import copied
-from dnasa.core import Array, Network, ProcessLost, RunError, State, leaves, rebuilt
+from dnasa.communication import Network
+from dnasa.core import Array, ProcessLost, RunError, State, leaves, rebuilt
 from dnasa.networks.processes import check_equal
 from dnasa.runs.names import node_names
 

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnasa.arrays import concatenate, on_gpu
-from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot, State
+from dnasa.communication import Network
+from dnasa.core import Array, Gradients, InputError, Rule, State
 from dnasa.engine.fused import Fused, one_product, supports, with_fused_messages
 from dnasa.engine.steppers import Overlapped, Sequential, Stepper
+from dnasa.runs.snapshots import Snapshot
 from dnasa.runs.timing import Timeline
 
 MIN_COMPILED = 1 << 20  # numbers in x from which compiling the step on a GPU pays off

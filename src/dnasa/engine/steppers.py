@@ -12,23 +12,10 @@ from typing import Any
 from dnasa.arrays import copied
 from dnasa.channels.exchange import exchange, row_bytes
 from dnasa.checks import UserCode
-from dnasa.core import (
-    Array,
-    Exchange,
-    Gradients,
-    InputError,
-    Memory,
-    Messages,
-    Network,
-    ProcessLost,
-    Rule,
-    Sent,
-    Snapshot,
-    State,
-    leaves,
-    with_x,
-)
+from dnasa.communication import Memory, Network
+from dnasa.core import Array, Exchange, Gradients, InputError, Messages, ProcessLost, Rule, State, leaves, with_x
 from dnasa.engine.simulate import next_state
+from dnasa.runs.snapshots import Sent, Snapshot
 from dnasa.runs.timing import Timeline, now
 
 

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dnasa.core import Gradients, Messages, Network, Rule, Snapshot, State, leaves, rebuilt
+from dnasa.communication import Network
+from dnasa.core import Gradients, Messages, Rule, State, leaves, rebuilt
 from dnasa.engine.simulate import next_state
 from dnasa.engine.steppers import Stepper
 from dnasa.rules.forms import Form
 from dnasa.rules.schedules import constant
+from dnasa.runs.snapshots import Snapshot
 
 
 def compiled_or_plain(function: Callable[..., Any]) -> Callable[..., Any]:

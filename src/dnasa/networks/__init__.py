@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnasa.checks import choose
-from dnasa.core import Channel, InputError, Network
+from dnasa.communication import Channel, Network
+from dnasa.core import InputError
 from dnasa.extras import needed_by
 
 if TYPE_CHECKING:

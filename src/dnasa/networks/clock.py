@@ -13,7 +13,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dnasa.arrays import crc32
-from dnasa.core import InputError, Network
+from dnasa.communication import Network
+from dnasa.core import InputError
 from dnasa.files import read_toml
 from dnasa.topology import Topology
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnasa.core import Array, Channel, Network
+from dnasa.communication import Channel, Network
+from dnasa.core import Array
 from dnasa.networks import processes
 from dnasa.networks.transport import Message, Transport
 from dnasa.topology import Topology

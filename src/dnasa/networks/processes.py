@@ -16,7 +16,8 @@ import numpy as np
 
 from dnasa.arrays import concatenate, contiguous
 from dnasa.checks import whole
-from dnasa.core import Array, Channel, InputError, Messages, MessageSettings, Network, Processes
+from dnasa.communication import Channel, MessageSettings, Network, Processes
+from dnasa.core import Array, InputError, Messages
 from dnasa.networks.buffers import Arrays, Buffers, Routes, described
 from dnasa.networks.simulated import Product, dense_if_small, exchanges, product, split, suits_all_reduce, turns
 from dnasa.networks.transport import Transport

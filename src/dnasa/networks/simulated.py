@@ -13,7 +13,8 @@ import scipy.sparse as sp
 
 from dnasa.arrays import concatenate, like
 from dnasa.checks import whole
-from dnasa.core import Array, Channel, InputError, Messages, MessageSettings, Network
+from dnasa.communication import Channel, MessageSettings, Network
+from dnasa.core import Array, InputError, Messages
 from dnasa.topology import Topology, count_rounds, successive
 from dnasa.topology.rounds import EXACT
 from dnasa.topology.types import compact

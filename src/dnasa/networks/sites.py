@@ -20,18 +20,8 @@ import numpy as np
 from dnasa.arrays import like, to_numpy
 from dnasa.channels.pairs import Offer
 from dnasa.checks import first_line
-from dnasa.core import (
-    Array,
-    Channel,
-    InputError,
-    Membership,
-    Messages,
-    MessageSettings,
-    Network,
-    Processes,
-    ProcessLost,
-    RunError,
-)
+from dnasa.communication import Channel, Membership, MessageSettings, Network, Processes
+from dnasa.core import Array, InputError, Messages, ProcessLost, RunError
 from dnasa.networks import processes
 from dnasa.networks.buffers import described as described_arrays
 from dnasa.networks.members import Members

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dnasa.arrays import crc32
-from dnasa.core import Network
+from dnasa.communication import Network
 from dnasa.networks.processes import agree
 from dnasa.optim.node import Node
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from dnasa.core import Network, RunError
+from dnasa.communication import Network
+from dnasa.core import RunError
 
 
 def statistics(model: nn.Module) -> list[Tensor]:

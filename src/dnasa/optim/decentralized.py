@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dnasa.core import InputError, Network, Rule, RunError, Schedule
+from dnasa.communication import Network
+from dnasa.core import InputError, Rule, RunError, Schedule
 from dnasa.networks.processes import agree
 from dnasa.optim.agreement import settings, start_at_the_same_point
 from dnasa.optim.buffers import MixedBuffers

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from dnasa.checks import positive, whole
-from dnasa.core import InputError, Layout, Network, Rule, RunError, Schedule, Sent, Snapshot, leaves, rebuilt, with_x
+from dnasa.communication import Network
+from dnasa.core import InputError, Layout, Rule, RunError, Schedule, leaves, rebuilt, with_x
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import check_state, explained
 from dnasa.optim.buffers import MixedBuffers
@@ -17,6 +18,7 @@ from dnasa.optim.flat import Flat
 from dnasa.rules import registry
 from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 from dnasa.runs.metrics import squared_distances
+from dnasa.runs.snapshots import Sent, Snapshot
 from dnasa.runs.timing import Timeline
 from dnasa.topology import check_weights
 

@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from dnasa.core import InputError, Network, ProcessLost, RunError, State
+from dnasa.communication import Network
+from dnasa.core import InputError, ProcessLost, RunError, State
 from dnasa.engine.recovery import (
     Position,
     changes,

@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dnasa.core import InputError, Sent, Snapshot, leaves, rebuilt
+from dnasa.core import InputError, leaves, rebuilt
 from dnasa.optim.flat import views
 from dnasa.optim.node import Node
+from dnasa.runs.snapshots import Sent, Snapshot
 
 REQUIRED = {"step", "per_node", "memory", "sent"}  # of a saved state, besides the node and their number
 

@@ -12,7 +12,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from dnasa.core import InputError, Network
+from dnasa.communication import Network
+from dnasa.core import InputError
 from dnasa.networks.processes import check_equal
 from dnasa.optim.agreement import described
 from dnasa.optim.flat import SHARDED

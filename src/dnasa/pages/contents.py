@@ -10,10 +10,10 @@ from dnasa.checks import first_line
 from dnasa.comparing import tables as results
 from dnasa.comparing.plots import LABELS, LINEAR, Looks, colors, label, title
 from dnasa.comparing.run_table import as_words, data_name
-from dnasa.core import COLUMNS, InputError
+from dnasa.core import InputError
 from dnasa.files import fits, read_bytes, read_json
 from dnasa.runs.folder import RunFolder
-from dnasa.runs.names import node_name
+from dnasa.runs.names import COLUMNS, node_name
 from dnasa.runs.result import is_answer, parse_rows
 
 DEPTH = 3  # folders below the one that was given: studies have folders of folders

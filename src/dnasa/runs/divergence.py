@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import adds_up, to_numpy
-from dnasa.core import COLUMNS, Array, Network
+from dnasa.communication import Network
+from dnasa.core import Array
+from dnasa.runs.names import COLUMNS
 
 EXPLODED = 1e6  # times the loss at the start, or 1 if that is larger: a run that ends there has diverged
 KEPT = {*COLUMNS} - {"consensus"}  # what the rows of a diverged run have

@@ -9,12 +9,14 @@ import numpy as np
 
 from dnasa.arrays import concatenate
 from dnasa.checks import UserCode
-from dnasa.core import COLUMNS, Array, InputError, Network, Rule
+from dnasa.communication import Network
+from dnasa.core import Array, InputError, Rule
 from dnasa.problems.prox import checked
 from dnasa.rules.registry import Variant, VariantGroup
 from dnasa.runs import metrics
 from dnasa.runs.divergence import Divergence
 from dnasa.runs.early_stopping import EarlyStopping
+from dnasa.runs.names import COLUMNS
 from dnasa.runs.result import Result
 
 if TYPE_CHECKING:

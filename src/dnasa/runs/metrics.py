@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from dnasa.arrays import to_numpy
-from dnasa.core import Array, Network, Prox
+from dnasa.communication import Network
+from dnasa.core import Array, Prox
 
 
 def squared_length(a: Array) -> np.ndarray:

@@ -1,7 +1,13 @@
-"""Names of nodes in messages, tables and logs."""
+"""Names of nodes in messages, tables and logs, and of the columns of a history."""
 
 from collections.abc import Sequence
 from typing import Any
+
+# Columns of every history, which no metric may be named after.
+COLUMNS = (
+    *("run", "rule", "schedule", "eta", "seed", "step", "nodes", "consensus", "improved"),
+    *("samples", "epochs", "messages", "bytes", "clock_seconds", "seconds"),
+)
 
 
 def node_name(sites: Sequence[str], node: Any) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import to_numpy
-from dnasa.core import InputError, Interrupted, Network, RunError, Snapshot
+from dnasa.communication import Network
+from dnasa.core import InputError, Interrupted, RunError
 from dnasa.events import Events
 from dnasa.files import to_json
 from dnasa.rules.registry import VariantGroup
@@ -24,7 +25,7 @@ from dnasa.runs.history import Recorder
 from dnasa.runs.journal import Journal
 from dnasa.runs.names import node_name, node_names
 from dnasa.runs.result import parse_rows
-from dnasa.runs.snapshots import Restored, kept_arrays, named_arrays
+from dnasa.runs.snapshots import Restored, Snapshot, kept_arrays, named_arrays
 
 
 class Session:

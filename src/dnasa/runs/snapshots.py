@@ -1,15 +1,64 @@
 """Snapshots of a run as the named arrays of a checkpoint, and back."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dnasa.arrays import concatenate, dtype_name, like, to_numpy
 from dnasa.checks import first_line
-from dnasa.core import Array, InputError, Network, Sent, Snapshot, leaves, rebuilt
+from dnasa.communication import Memory, Network
+from dnasa.core import Array, InputError, Rule, State, leaves, rebuilt
 from dnasa.runs.checkpoints import Checkpoint
 from dnasa.runs.early_stopping import EarlyStopping
+
+
+@dataclass
+class Sent:
+    """What all nodes together have sent in one run: messages, bytes of them and, with a clock, when each node was done."""
+
+    messages: int = 0
+    bytes: float = 0.0
+    times: Any = 0.0
+
+    def compute(self, network: Network, gradients: int) -> None:
+        """Count this number of gradients at each node."""
+        if network.settings.clock is not None:
+            self.times = network.settings.clock.computed(self.times, gradients)
+
+    def add(self, network: Network, row: float, t: int) -> None:
+        """Count an exchange of step t in which every message holds `row` bytes; with 0 bytes none is sent."""
+        self._count(network, row, t)
+        if network.settings.clock is not None:
+            self.times = network.settings.clock.exchanged(self.times, row, network.exchanges(t))
+
+    def add_hidden(self, network: Network, early: float, rest: float, t: int) -> None:
+        """Count a gradient of step t, and the exchanges of its early and its other messages that it hides."""
+        self._count(network, early + rest, t)
+        if network.settings.clock is not None:
+            self.times = network.settings.clock.hidden(self.times, rest, early, network.exchanges(t))
+
+    def _count(self, network: Network, row: float, t: int) -> None:
+        repeating = network.step_messages
+        count = repeating[t % len(repeating)] if row else 0
+        self.messages += count
+        self.bytes += count * row
+
+
+ChannelMemory = dict[int, Memory]  # by exchange of a step: 0 for `send`, 1 and up for `then`
+
+
+class Snapshot(NamedTuple):
+    """All that a rule needs to continue: its state, its channel's memory, and what it has sent so far."""
+
+    state: State
+    memory: ChannelMemory
+    sent: Sent
+
+    def restarted(self, rule: Rule) -> "Snapshot":
+        """The snapshot after nodes left or joined: the rule restarts, and the channel forgets what was sent."""
+        return Snapshot(rule.restarted(self.state), {}, self.sent)
 
 
 def named_arrays(snapshot: Snapshot) -> dict[str, Array]:

@@ -19,7 +19,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from dnasa.checks import check_new_name, choose, whole
-from dnasa.core import Channel, InputError, Rule
+from dnasa.communication import Channel
+from dnasa.core import InputError, Rule
 from dnasa.topology.matrices import check_weights, from_matrix
 from dnasa.topology.pairings import exact
 from dnasa.topology.types import Topology, check_links, check_node, node_count

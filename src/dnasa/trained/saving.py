@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from dnasa.arrays import to_numpy
-from dnasa.core import InputError, Network, RunError
+from dnasa.communication import Network
+from dnasa.core import InputError, RunError
 from dnasa.data import Dataset, Encoding
 from dnasa.files import make_folder, read_bytes, read_json, refusing_damage, to_json
 from dnasa.problems.supervised import Supervised
