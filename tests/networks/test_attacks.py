@@ -40,8 +40,9 @@ from dnasa.runs.divergence import Divergence
 from dnasa.sites import connecting
 from dnasa.sites.connecting import LENGTH, PENDING, Refused, dial
 from dnasa.sites.file import Sites
+from dnasa.sites.inbox import EARLY_LIMIT, NETWORKS, Inbox, Key
 from dnasa.sites.keys import make_authority, make_site, revoke
-from dnasa.sites.links import ARRIVED, EARLY_LIMIT, HEADER, MESSAGE, NETWORKS, STATE, Inbox, Key
+from dnasa.sites.link import ARRIVED, HEADER, MESSAGE, STATE
 from dnasa.sites.tls import client_context
 from dnasa.tasks.sources import checked_summaries
 from dnasa.trained.evaluation import like
@@ -197,7 +198,7 @@ def message(site: Site, size: int | None = None, repeat: int = 0) -> list[tuple[
     transport: Any = site.network.at(0).transport  # type: ignore[misc, union-attr]
     number = transport.sent[transport.number, 0] + 1 - repeat
     body = bytes(8 * SIZE if size is None else min(size, 8))
-    return [(HEADER.pack(MESSAGE, transport.view.id, transport.number, number, len(body) if size is None else size), body)]
+    return [(HEADER.pack(MESSAGE, transport.view.number, transport.number, number, len(body) if size is None else size), body)]
 
 
 def state(text: bytes) -> list[tuple[bytes, bytes]]:
@@ -211,7 +212,7 @@ ATTACKS: dict[str, tuple[Callable[[Site], Any], str]] = {
     "repeated": (lambda site: message(site, repeat=1), "it sent message "),
     "not sent": (lambda site: [(HEADER.pack(ARRIVED, 0, 0, 10**9, 0), b"")], "it acknowledged messages that were not"),
     "not JSON": (lambda site: state(b"[" * (1 << 20)), "its state cannot be read"),
-    "unknown node": (lambda site: state(b'{"view": [9, 9, {"7": "x"}]}'), "its state cannot be read"),
+    "unknown node": (lambda site: state(b'{"vote": [[1, ""], [9, [[7, "x"]]]]}'), "its state cannot be read"),
     "large numbers": (lambda site: 9e11, "it sent numbers of size 9.0e+11"),
     "no numbers": (lambda site: np.nan, "it sent numbers that are not finite"),
     "large sum": (lambda site: site.network.mean(np.full((1, 30), 1e30)), "it sent numbers of size"),

@@ -1,30 +1,29 @@
-"""Which sites take part in a run that others may leave and join, agreed on without a server.
+"""This site as a member of a run that others leave and join: one state machine before, during and after training.
 
-Every site tells all others its state: the view it is in, and the number of the view it has come to form. A view is a list of
-members with a number and a random id. When a member notices that another is lost, or wants to join, it comes to form the next
-view; the others see that and come too. As soon as every member of the last view has come, or is gone, or was silent for the
-timeout, the first of those who came closes the list, and the others take it over from its state. Two sites that cannot
-hear each other are never in one view: the later of them stays outside until they can. Sites that are cut off from most of the
-others wait until they are back.
+The threads of the connections decide the views (`sites.views`), also while this process computes. The training looks whether
+the view that it is in still counts, each time before it sends something and while it waits; if not, it meets the others in
+the next one.
 """
 
-import random
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
 from dnasa.core import InputError, ProcessLost, RunError
 from dnasa.networks.processes import Traffic
 from dnasa.sites.file import Sites
-from dnasa.sites.links import Link, Mesh
+from dnasa.sites.link import Link
+from dnasa.sites.mesh import Mesh
+from dnasa.sites.views import Agreement, View, Vote
 
 RECENT = 32  # calls that a state names; neighbors are never that many calls apart
-PATIENCE = 20  # how many timeouts a site that wants to join waits for the others
+PATIENCE = 20  # how many timeouts a site that wants to join waits for the others, and they for one that does nothing
 SOON = 10.0  # seconds after which a site that waits for the others to start says why
+DROPPED = "dropped.txt"  # in the folder of the keys: sites that the operator has declared stopped
 REMEDY = (
     "Every process must call step(), averaged() and consensus() equally often: give all of them the same number of "
     "batches, or train inside dnasa.optim.Join; an error that one of them catches leaves out its call."
@@ -35,54 +34,54 @@ Node = Annotated[int, Field(ge=0, lt=2**16)]
 Word = Annotated[str, Field(max_length=200)]
 
 
-class View(NamedTuple):
-    """A list of members: the process of each node that takes part. Views of one number with different ids are different."""
-
-    number: Number = 0
-    id: Number = 0
-    members: dict[Node, Word] = {}  # noqa: RUF012 (never changed)
-
-
 class SiteState(BaseModel):
     """What a site says of itself.
 
     Attributes:
-        view: The view it is in.
-        coming: The number of the view that it has come to form.
-        joining: Whether it needs the model of the others.
-        admits: Whether others may join.
-        hears: The sites it is connected with.
+        vote: Its vote for the next view.
+        hears: The sites that it hears.
+        joining: Whether it waits for the model of the others.
+        admits: Whether it has the model, so that others may join.
         calls: Its recent calls that all members make together, by network and number.
+        exchanges: How many exchanges it has begun; None while it waits for others.
         ended: Whether its script has ended.
     """
 
-    view: View = View()
-    coming: Number = 0
+    vote: Vote
+    hears: frozenset[Node] = frozenset()
     joining: bool = False
     admits: bool = False
-    hears: frozenset[Node] = frozenset()
     calls: dict[Word, Word] = {}
+    exchanges: Number | None = None
     ended: bool = False
 
 
-NOTHING = SiteState()
-
-
 class Members:
-    """This site's view of the run; `view.number` is 0 until it takes part."""
+    """This site, the others as far as it knows, and the view that the training is in.
+
+    Args:
+        sites: The file of the sites.
+        run: Describes what all sites must have in common.
+        timeout: Seconds of silence after which a site is left out of the next view.
+        traffic: Counts what this site tells the others.
+    """
 
     def __init__(self, sites: Sites, run: str, timeout: float, traffic: Traffic | None = None):
         self.node, self.timeout = sites.own, timeout
-        self.view = View()
-        self.coming, self.joining, self.admits, self.ended = 1, False, False, False
-        self.returned = False  # from outside, since the last view
-        self.left = ""  # why this site has left the run
-        self.began = 0.0  # to meet
-        self.counts: Counter[str] = Counter()  # calls of each network in this view
-        self.calls: dict[str, str] = {}
-        self.warned = False
         self.traffic = traffic or Traffic()
         self.mesh = Mesh(sites, run, self._described, self._parsed, self._told)
+        self.agreement = Agreement(self.node, self.mesh.instance, len(sites.sites))
+        self.view = self.agreement.vote.view
+        self.joining = self.admits = self.ended = False
+        self.returned = False  # from outside, since the last view
+        self.left = ""  # why this site has left the run
+        self.counts: Counter[str] = Counter()  # calls of each network in this view
+        self.calls: dict[str, str] = {}
+        self.exchanges = 0
+        self.waits_since: float | None = None
+        self.warned = False
+        self.last_seen: dict[int, tuple[int | None, float]] = {}  # the exchanges of each site, and since when
+        self.drops_at = self._drop_time()
         self.publish = self.mesh.publish
         self.mesh.open()
 
@@ -90,58 +89,102 @@ class Members:
     def links(self) -> dict[int, Link]:
         return self.mesh.links
 
-    def _described(self) -> str:
-        own = {name: getattr(self, name) for name in SiteState.model_fields if name != "hears"}
-        return SiteState(**own, hears=frozenset(self._heard())).model_dump_json()
-
-    def _parsed(self, text: bytes) -> SiteState:
-        state = SiteState.model_validate_json(text)
-        if max([*state.view.members, *state.hears], default=0) > len(self.links):
-            raise ValueError("there are not so many sites")
-        return state
-
-    def _told(self, kind: str, node: int, size: int) -> None:
-        self.traffic.add(kind, node, (), size)
+    @property
+    def vote(self) -> Vote:
+        return self.agreement.vote
 
     def name(self, node: int) -> str:
         return self.mesh.sites.sites[node].name
 
     @property
-    def rank(self) -> int:
-        return sorted(self.view.members).index(self.node)
+    def nodes(self) -> list[int]:
+        """The members of the view that the training is in."""
+        return sorted(member.site for member in self.view.members)
 
-    # ------------------------------------------------------------ what the others say
+    # ------------------------------------------------------------ what sites say of themselves
 
-    def _heard(self) -> set[int]:
-        known = [node for node, link in self.links.items() if link.connected]
-        return {node for node in known if not self.mesh.silent(node, self.timeout)}
+    def _described(self) -> str:
+        """The state of this site, after the agreement has made use of all that the others say."""
+        self._agree()
+        return SiteState(
+            vote=self.vote,
+            hears=frozenset(self._heard()),
+            joining=self.joining,
+            admits=self.admits,
+            calls=self.calls,
+            exchanges=None if self.waits_since else self.exchanges,
+            ended=self.ended,
+        ).model_dump_json()
 
-    def state(self, node: int) -> SiteState:
-        return self.links[node].state or NOTHING
+    def _parsed(self, node: int, text: bytes) -> SiteState:
+        state = SiteState.model_validate_json(text)
+        vote = state.vote
+        views = [vote.view.members, *(p.members for p in (vote.accepted, vote.proposed) if p and p.members)]
+        sites = {*state.hears, *(member.site for members in views for member in members)}
+        if max(sites, default=0) > len(self.links) or vote.member != (node, self.links[node].instance):
+            raise ValueError("it speaks of sites that there are not, or for another one")
+        return state
 
-    def _instance(self, node: int) -> str:
-        return self.mesh.instance if node == self.node else self.links[node].instance
+    def _told(self, kind: str, node: int, size: int) -> None:
+        self.traffic.add(kind, node, (), size)
 
     def _states(self) -> dict[int, SiteState]:
-        return {node: self.state(node) for node in self._heard()}
-
-    def _views(self) -> list[View]:
-        """The views of other sites, the latest last; of two with one number, the one with the larger id counts."""
-        return sorted((state.view for state in self._states().values()), key=lambda view: view[:2])
-
-    def _includes(self, view: View) -> bool:
-        return view.members.get(self.node) == self.mesh.instance
+        """The latest state of each site that has said anything."""
+        return {node: link.state for node, link in self.links.items() if link.state is not None}
 
     def _others(self) -> Iterator[tuple[int, SiteState]]:
-        """The other members, and what their processes say."""
-        for node, instance in self.view.members.items():
-            if node != self.node:
-                yield node, self.state(node) if self._instance(node) == instance else NOTHING
+        """The other members whose processes have said anything, and what they say."""
+        states = self._states()
+        for site, instance in self.view.members:
+            if site in states and states[site].vote.member.instance == instance:
+                yield site, states[site]
 
-    def started(self) -> bool:
-        """Whether others are in a view without this process."""
-        latest = self._views()[-1:]
-        return bool(latest and latest[0].number and not self._includes(latest[0]))
+    # ------------------------------------------------------------ the agreement
+
+    def _agree(self) -> None:
+        states = self._states()
+        if self._drop_time() != self.drops_at:
+            self._drop()
+        hears = {node: state.hears for node, state in states.items() if self._may_take_part(node, states)}
+        here = {self.node: self._heard()} | {node: heard for node, heard in hears.items() if node in self._heard()}
+        self.agreement.update(time.monotonic(), {node: state.vote for node, state in states.items()}, here)
+
+    def _may_take_part(self, node: int, states: dict[int, SiteState]) -> bool:
+        """Whether that site may be in the next view: as a member of this one, or if it wants to join, and all let it."""
+        view = self.vote.view
+        if not view.number or states[node].vote.member in view.members:
+            return True
+        members = [states[member.site] for member in view.members if member.site in states]
+        return states[node].joining and self.admits and all(state.admits for state in members)
+
+    def _heard(self) -> set[int]:
+        heard = {node for node in self.links if self.mesh.hears(node, self.timeout)}
+        return {node for node in heard if not self._hangs(node)}
+
+    def _hangs(self, node: int) -> bool:
+        """Whether that site has done nothing for very long, while this one waits."""
+        state, now = self.links[node].state, time.monotonic()
+        exchanges = None if state is None else state.exchanges
+        last, since = self.last_seen.get(node, (None, now))
+        if exchanges is None or exchanges != last:
+            since = now
+        self.last_seen[node] = exchanges, since
+        began = max(since, self.waits_since or now)
+        return now > began + PATIENCE * self.timeout
+
+    def _drop_time(self) -> int:
+        try:
+            return (self.mesh.sites.keys / DROPPED).stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _drop(self) -> None:
+        """Count those out that the operator has declared stopped since this process began."""
+        self.drops_at = self._drop_time()
+        listed = (self.mesh.sites.keys / DROPPED).read_text().split()
+        for node in self.links:
+            if self.name(node) in listed:
+                self.agreement.drop(node)
 
     # ------------------------------------------------------------ calls that all members make together
 
@@ -150,30 +193,39 @@ class Members:
         self.counts[network] += 1
         recent = [*self.calls.items(), (f"{network} {self.counts[network]}", call)]
         self.calls = dict(recent[-RECENT:])
-        self.check(waiting=False)
+        self.check()
 
     def next_call(self, network: str) -> str:
         """The call of the others after this process's last one; empty as long as there is none."""
         key = f"{network} {self.counts[network] + 1}"
         return next((state.calls[key] for _, state in self._others() if key in state.calls), "")
 
-    def check(self, began: float | None = None, waiting: bool = True) -> None:
-        """Raise an error if the members must meet, or one was silent for the timeout since a wait began."""
+    def check(self, began: float | None = None) -> None:
+        """Raise an error if the view no longer counts; warn if a wait has lasted for the timeout."""
         self._raise_fault()
         if self.mesh.closed.is_set():
             raise ProcessLost(f"{self.name(self.node)} has left the run.")
-        if why := self.changed(waiting):
-            raise ProcessLost(f"The members must meet: {why}.")
+        if not self.counts_still():
+            raise ProcessLost(f"The members meet in another view{self._left_out()}.")
         for node, state in self._others():
             self._compare_calls(node, state.calls)
-        if began is None or time.monotonic() <= began + self.timeout:
-            return
-        running = [node for node, state in self._others() if not state.ended]
-        if lost := [self.name(node) for node in running if self.mesh.silent(node, self.timeout)]:
-            raise ProcessLost(f"No answer from {', '.join(lost)}: nothing came for {self.timeout:g} s.")
-        if not self.warned:
-            self.warned, others = True, ", ".join(map(self.name, running))
+        self.waits_since = began
+        if began is not None and time.monotonic() > began + self.timeout and not self.warned:
+            self.warned, others = True, ", ".join(self.name(node) for node, state in self._others() if not state.ended)
             warnings.warn(f"{self.name(self.node)} has waited {self.timeout:g} s for {others}.", stacklevel=2)
+
+    def counts_still(self) -> bool:
+        """Whether the training may go on in its view."""
+        vote = self.vote
+        return vote.view == self.view and vote.trains
+
+    def _left_out(self) -> str:
+        """Names those that are not in the next view, as far as this site knows it."""
+        vote = self.vote
+        accepted = vote.accepted.members if vote.accepted else None
+        members = accepted if vote.view == self.view else vote.view.members
+        names = [self.name(member.site) for member in self.view.members if members and member not in members]
+        return f" without {', '.join(names)}" if names else ""
 
     def _compare_calls(self, node: int, theirs: dict[str, str]) -> None:
         for key in self.calls.keys() & theirs.keys():
@@ -187,130 +239,31 @@ class Members:
         if self.mesh.fault or self.left:
             raise RunError(self.mesh.fault or self.left)
 
-    def leave(self, reason: str) -> None:
-        """Leave the run; the others go on."""
-        self.left = f"{self.name(self.node)} has left the run: {reason}"
-        self.mesh.drain()
-        self.mesh.close()
-
-    def end(self) -> None:
-        """Wait until all have ended, or somebody is lost or sends more: to a process still communicating, an exit is a loss."""
-        if self.view.number:
-            self.ended = True
-            self.publish()
-            while not (self.mesh.fault or self.left or self.changed() or self.mesh.inbox.early or self._all_ended()):
-                time.sleep(0.1)
-        self.mesh.drain()
-        self.mesh.close()
-
-    def _all_ended(self) -> bool:
-        mesh = self.mesh
-        return all(state.ended or mesh.gone(node) or mesh.silent(node, self.timeout) for node, state in self._others())
-
-    # ------------------------------------------------------------ changes
-
-    def changed(self, waiting: bool = False) -> str:
-        """Why the members of this view must meet; empty if they need not. Who waits needs those that have ended, too."""
-        for node, instance in self.view.members.items():
-            if node == self.node:
-                continue
-            state = self.state(node)
-            if self._instance(node) != instance or self.mesh.gone(node):
-                ended = self._instance(node) == instance and state.ended
-                if waiting or not ended:
-                    return f"{self.name(node)} is gone"
-            elif state.coming > self.view.number or state.view[:2] > self.view[:2]:
-                return f"{self.name(node)} calls the others together"
-        if any(view[:2] > self.view[:2] for view in self._views()):
-            return "some have formed another view"
-        if self.admits and any(self._may_join(node) for node in self._heard() - self.view.members.keys()):
-            return "another site wants to join"
-        return ""
-
-    def _may_join(self, node: int) -> bool:
-        """Whether that site wants to join, and hears all members."""
-        state, others = self.state(node), self.view.members.keys() - {node}
-        return state.joining and state.coming > self.view.number and others <= state.hears | {node}
-
-    def opening(self, wanted: int) -> list[list[str]]:
-        """How the run began, with at least this many exchanges of texts, as the members say."""
-        deadline = time.monotonic() + PATIENCE * self.timeout
-        while len(self.mesh.opening) < wanted:
-            if time.monotonic() > deadline:
-                raise RunError(f"No site of the run told {self.name(self.node)} how it began.")
-            for node, state in self._states().items():
-                if state.admits and node in self._views()[-1].members:
-                    self.links[node].asks = True
-                    self.links[node].wake()
-            self.mesh.wait(0.1)
-        return self.mesh.opening
+    # ------------------------------------------------------------ entering views
 
     def begin(self) -> bool:
         """Enter the first view once all sites are here; returns False if the run has begun without this process."""
-        return self._meet(lambda: not self.started(), "start")
+        return self._wait_for_view(lambda: self.vote.is_member, "start")
 
     def meet(self) -> None:
-        """Enter the next view, of the members that are left and those that want to join."""
-        self.coming = self.view.number + 1
-        self._meet(lambda: True, "meet")
+        """Enter the next view, as a member or, if the others went on without this process, once they let it in again."""
+
+        def come_back() -> bool:
+            if not self.vote.is_member and not self.joining:
+                self._come_back()
+            return True
+
+        self._wait_for_view(come_back, "meet")
 
     def join(self) -> None:
         """Enter the first view that the members let this process into."""
         self.joining = True
         deadline = time.monotonic() + PATIENCE * self.timeout
-        if not self._meet(lambda: time.monotonic() < deadline, "join"):
+        if not self._wait_for_view(lambda: time.monotonic() < deadline, "join"):
             raise RunError(
                 f"No site of the run let {self.name(self.node)} in for {PATIENCE * self.timeout:g} s: they do once they "
                 f"have begun to train. {self._missing()}"
             )
-
-    def _meet(self, going: Callable[[], bool], what: str) -> bool:
-        self.began, told = time.monotonic(), ""
-        due = self.began + (self.timeout if self.view.number else min(SOON, self.timeout))
-        while going():
-            self._raise_fault()
-            if self.mesh.conflicts and not self.view.number:
-                raise InputError(next(iter(self.mesh.conflicts.values())))
-            self.publish()
-            view = self._offered() or self._formed()
-            if view is not None:
-                self._enter(view)
-                return True
-            if time.monotonic() > due:
-                due += self.timeout
-                if told != (told := self._missing()):
-                    waited = time.monotonic() - self.began
-                    warnings.warn(f"{self.name(self.node)} has waited {waited:.0f} s to {what}. {told}", stacklevel=2)
-            self.mesh.wait(0.1)
-        return False
-
-    def _missing(self) -> str:
-        """Which sites are missing, and why as far as this one knows."""
-        here = self._here()
-        missing = [f"{self.name(node)} ({self._absence(node)})" for node in self.links if node not in here]
-        apart = [node for node in here if not self.links.keys() <= self.state(node).hears | {node}]
-        missing += [f"{self.name(node)} (not connected with all others)" for node in apart if not missing]
-        refused = f" Turned away: {self.mesh.door.refused}." if self.mesh.door and self.mesh.door.refused else ""
-        return f"Missing: {', '.join(missing) or 'none'}.{refused} `dnasa sites check` says more."
-
-    def _absence(self, node: int) -> str:
-        link, address = self.links[node], self.mesh.sites.sites[node].address
-        if link.connected:
-            return "connected, and not ready yet"
-        reason = link.problem or "not connected yet"
-        return f"{address}: {reason}" if address else reason
-
-    def _offered(self) -> View | None:
-        """A view that others have formed with this process. If they formed one without it, it wants to join the next."""
-        offered = [view for view in self._views() if view[:2] > self.view[:2]]
-        if offered and self._includes(offered[-1]):
-            return offered[-1]
-        if offered and self.view.number:
-            self._come_back()
-        latest = offered[-1].number if offered else 0
-        called = [state.coming for state in self._states().values() if not state.joining or self.joining]
-        self.coming = max([self.coming, latest + 1, *called])
-        return None
 
     def _come_back(self) -> None:
         """The others have gone on without this process: it needs their model."""
@@ -320,54 +273,92 @@ class Members:
             )
         self.admits, self.joining, self.returned = False, True, True
 
-    def _here(self) -> set[int]:
-        """The sites that have come to form the same view, and hear this one."""
-        states = self._states().items()
-        return {node for node, state in states if state.coming == self.coming and self.node in state.hears}
-
-    def _formed(self) -> View | None:
-        """The next view, if this process is the one to close it."""
-        here = self._here() | {self.node}
-        members = self._mutual(here)
-        old = [node for node in members if not (self.joining if node == self.node else self.state(node).joining)]
-        if not old or min(old) != self.node or not self._complete(here, members):
-            return None
-        return View(self.coming, random.getrandbits(63), {node: self._instance(node) for node in members})
-
-    def _mutual(self, here: Iterable[int]) -> list[int]:
-        """The sites that all hear each other, after those that hear the fewest have left one by one."""
-        heard = {node: self._heard() if node == self.node else self.state(node).hears for node in here}
-        members = sorted(here)
-
-        def strangers(node: int) -> list[int]:
-            return [m for m in members if m != node and not (m in heard[node] and node in heard[m])]
-
-        while divided := list(filter(strangers, members)):
-            members.remove(max(divided, key=lambda node: (len(strangers(node)), node)))
-        return members
-
-    def _complete(self, here: set[int], members: list[int]) -> bool:
-        if not self.view.number:
-            return len(members) == len(self.links) + 1
-        left = {node for node, instance in self.view.members.items() if not self._is_gone(node, instance)}
-        present = left & set(members)
-        if left & here - present and time.monotonic() < self.began + self.timeout / 2:
-            return False  # two of them may hear each other again soon
-        most = 2 * len(present) > len(left) or (2 * len(present) == len(left) and min(left) in present)
-        settled = all(self.mesh.silent(node, self.timeout) for node in left - here)
-        return settled and most and not self._defers(here, left)
-
-    def _defers(self, here: set[int], left: set[int]) -> bool:
-        """Whether most of the others hear an earlier member, which this one does not hear: it closes the list."""
-        heard = [self.state(node).hears for node in here - {self.node}]
-        earlier = [node for node in left - here if node < self.node]
-        return any(2 * (1 + sum(node in hears for hears in heard)) > len(left) for node in earlier)
-
-    def _is_gone(self, node: int, instance: str) -> bool:
-        return node != self.node and (self._instance(node) != instance or self.mesh.gone(node))
+    def _wait_for_view(self, going: Callable[[], bool], what: str) -> bool:
+        began, told = time.monotonic(), ""
+        due = began + (self.timeout if self.view.number else min(SOON, self.timeout))
+        while going():
+            self._raise_fault()
+            if self.mesh.conflicts and not self.view.number:
+                raise InputError(next(iter(self.mesh.conflicts.values())))
+            self.publish()
+            if self.vote.view.number > self.view.number and self.vote.trains:
+                self._enter(self.vote.view)
+                return True
+            if time.monotonic() > due:
+                due += self.timeout
+                missing = self._missing()
+                if missing != told:
+                    told, waited = missing, time.monotonic() - began
+                    warnings.warn(f"{self.name(self.node)} has waited {waited:.0f} s to {what}. {told}", stacklevel=2)
+            self.mesh.wait(0.1)
+        return False
 
     def _enter(self, view: View) -> None:
-        self.view, self.coming, self.joining = view, view.number, False
-        self.counts, self.calls, self.warned = Counter(), {}, False
-        self.mesh.enter(view.id)
+        self.view, self.joining = view, False
+        self.counts, self.calls, self.warned, self.waits_since = Counter(), {}, False, None
+        self.mesh.enter(view.number)
         self.publish()
+
+    def opening(self, wanted: int) -> list[list[str]]:
+        """How the run began, with at least this many exchanges of texts, as the members say."""
+        deadline = time.monotonic() + PATIENCE * self.timeout
+        while len(self.mesh.opening) < wanted:
+            if time.monotonic() > deadline:
+                raise RunError(f"No site of the run told {self.name(self.node)} how it began.")
+            for node, state in self._states().items():
+                if state.admits:
+                    self.links[node].asks = True
+                    self.links[node].wake()
+            self.mesh.wait(0.1)
+        return self.mesh.opening
+
+    def _missing(self) -> str:
+        """Which sites are missing, and why as far as this one knows."""
+        heard, states = self._heard(), self._states()
+        missing = [f"{self.name(node)} ({self._absence(node)})" for node in self.links if node not in heard]
+        apart = [node for node in heard if not self.links.keys() <= states[node].hears | {node}]
+        missing += [f"{self.name(node)} (not connected with all others)" for node in apart if not missing]
+        refused = f" Turned away: {self.mesh.door.refused}." if self.mesh.door and self.mesh.door.refused else ""
+        return f"Missing: {', '.join(missing) or 'none'}.{self._quorum()}{refused} `dnasa sites check` says more."
+
+    def _quorum(self) -> str:
+        """What a run that has begun needs to go on."""
+        count = len(self.vote.view.members)
+        if not self.view.number:
+            return ""
+        return f" The run goes on with {count // 2 + 1} of the last {count} members; `dnasa sites drop` counts one out."
+
+    def _absence(self, node: int) -> str:
+        link, address = self.links[node], self.mesh.sites.sites[node].address
+        if link.connected:
+            return "connected, and not ready yet"
+        reason = link.problem or "not connected yet"
+        return f"{address}: {reason}" if address else reason
+
+    # ------------------------------------------------------------ the end
+
+    def leave(self, reason: str) -> None:
+        """Leave the run with a last vote; the others go on."""
+        self.left = f"{self.name(self.node)} has left the run: {reason}"
+        self._say_goodbye()
+
+    def end(self) -> None:
+        """Wait until all have ended, or the members change, or somebody sends more: it needs another view then."""
+        if self.mesh.closed.is_set():
+            return
+        self.ended = True
+        self.publish()
+        while self.counts_still() and not (self.mesh.fault or self.mesh.inbox.early or self._all_ended()):
+            time.sleep(0.1)
+        self._say_goodbye()
+
+    def _all_ended(self) -> bool:
+        ended = {node for node, state in self._others() if state.ended}
+        return all(node in ended or node == self.node or not self.mesh.hears(node, self.timeout) for node in self.nodes)
+
+    def _say_goodbye(self) -> None:
+        with self.mesh.news:  # the threads of the connections vote, too
+            self.agreement.leave()
+        self.publish()
+        self.mesh.drain()
+        self.mesh.close()

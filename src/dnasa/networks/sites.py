@@ -28,7 +28,9 @@ from dnasa.networks.members import Members
 from dnasa.networks.transport import Message, Transport, as_numpy
 from dnasa.sites.connecting import Refused
 from dnasa.sites.file import Sites
-from dnasa.sites.links import INTERVAL, Key, Mesh, Receive
+from dnasa.sites.inbox import Key, Receive
+from dnasa.sites.link import INTERVAL
+from dnasa.sites.mesh import Mesh
 from dnasa.topology import Topology, count_rounds, without
 
 LONGEST_TEXT = 1 << 24  # bytes
@@ -64,7 +66,7 @@ def described(sites: Sites, topology: Topology, rounds: int | str | None, channe
 
 def tell_stopped(sites: Sites, reason: str, timeout: float, traffic: processes.Traffic) -> None:
     """Tell the other sites why this one does not take part: those that come within the timeout."""
-    mesh = Mesh(sites, "", str, bytes, lambda kind, node, size: traffic.add(kind, node, (), size))
+    mesh = Mesh(sites, "", str, lambda site, text: text, lambda kind, node, size: traffic.add(kind, node, (), size))
     mesh.stopped = reason
     mesh.open()
     end = time.monotonic() + timeout
@@ -78,9 +80,9 @@ class SiteTransport(Transport):
 
     def __init__(self, members: Members, number: int):
         self.members, self.mesh, self.view = members, members.mesh, members.view
-        self.sites = sorted(self.view.members)
-        self.others = [peer for peer in range(len(self.sites)) if peer != members.rank]
-        super().__init__(members.rank, [range(node, node + 1) for node in self.sites])
+        self.sites = members.nodes
+        super().__init__(self.sites.index(members.node), [range(node, node + 1) for node in self.sites])
+        self.others = [peer for peer in range(len(self.sites)) if peer != self.rank]
         self.tag = f"view {self.view.number} network {number}"
         self.number = 3 * number  # of the exchanges; that of the sums is one more, and that of mail two
         self.sent: Counter[tuple[int, int]] = Counter()
@@ -102,6 +104,7 @@ class SiteTransport(Transport):
 
     def _start(self, number: int, receives: Sequence[Message], sends: Sequence[Message]) -> list[Receive]:
         self.check()
+        self.members.exchanges += 1
         pending = [self._want(number, peer, view_of(buffer)) for peer, buffer in receives]
         copies = {id(buffer): bytes(view_of(buffer)) for _, buffer in sends}  # one for all neighbors that get the same
         for peer, buffer in sends:
@@ -114,7 +117,7 @@ class SiteTransport(Transport):
 
     def _key(self, counts: Counter[tuple[int, int]], number: int, peer: int) -> Key:
         counts[number, peer] += 1
-        return Key(self.sites[peer], self.view.id, number, counts[number, peer])
+        return Key(self.sites[peer], self.view.number, number, counts[number, peer])
 
     def _want(self, number: int, peer: int, buffer: memoryview) -> Receive:
         key = self._key(self.wanted, number, peer)
