@@ -575,5 +575,6 @@ def test_a_greeting_that_does_not_fit_is_refused(running: Run, wrong: dict[str, 
     link = running.sites[0].members.links[2]
     honest = running.sites[2].members.links[0].greeting()
     with pytest.raises(Refused):
+        link._check(honest | wrong)
         link._resume(honest | wrong)
     running.goes_on(*running.sites)

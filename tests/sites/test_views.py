@@ -155,7 +155,8 @@ class Simulation:
         assert agreement is not None
         heard = frozenset(other for other, last in self.heard[site].items() if self.now - last < self.timeout)
         hears = {other: self.hears[site][other] for other in heard} | {site: heard}
-        agreement.update(self.now, self.votes[site], hears)
+        silence = {other: self.now - last for other, last in self.heard[site].items()}
+        agreement.update(self.now, self.votes[site], hears, silence)
         for other in range(len(self.sites)):
             if other != site and (site, other) not in self.cut:
                 last = max((m[0] for m in self.flight if m[1:3] == (site, other)), default=0.0)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from dnasa.core import InputError, ProcessLost, RunError
 from dnasa.networks.processes import Traffic
 from dnasa.sites.file import Sites
-from dnasa.sites.link import Link
+from dnasa.sites.link import INTERVAL, Link
 from dnasa.sites.mesh import Mesh
 from dnasa.sites.views import Agreement, View, Vote
 
@@ -147,7 +147,9 @@ class Members:
             self._drop()
         hears = {node: state.hears for node, state in states.items() if self._may_take_part(node, states)}
         here = {self.node: self._heard()} | {node: heard for node, heard in hears.items() if node in self._heard()}
-        self.agreement.update(time.monotonic(), {node: state.vote for node, state in states.items()}, here)
+        votes = {node: state.vote for node, state in states.items()}
+        silence = {node: link.quiet * INTERVAL for node, link in self.links.items()}
+        self.agreement.update(time.monotonic(), votes, here, silence)
 
     def _may_take_part(self, node: int, states: dict[int, SiteState]) -> bool:
         """Whether that site may be in the next view: as a member of this one, or if it wants to join, and all let it."""

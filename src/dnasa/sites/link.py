@@ -186,6 +186,7 @@ class Link:
 
     def use(self, tls: ssl.SSLSocket, greeting: Greeting, answer: bool = False) -> None:
         """Send and receive over a new connection until it breaks."""
+        self._check(greeting)
         if answer and self.connected and greeting.get("instance") != self.instance:
             raise Refused(f"another process of {self.name} is connected: stop it first")
         self.break_off()
@@ -209,21 +210,25 @@ class Link:
                 self.local.publish()
                 self.local.changed()
 
-    def _resume(self, greeting: Greeting) -> None:
-        if conflict := self._conflict(str(greeting.get("run"))[:5000], greeting.get("stopped")):
+    def _check(self, greeting: Greeting) -> None:
+        conflict = self._conflict(str(greeting.get("run"))[:5000], greeting.get("stopped"))
+        if conflict:
             self.local.conflicts[self.site] = conflict
             raise OtherRun(conflict)
         instance, received = greeting.get("instance"), greeting.get("received")
         if not isinstance(instance, str) or len(instance) > 64 or not isinstance(received, int):
             raise Refused("its greeting is incomplete")
+
+    def _resume(self, greeting: Greeting) -> None:
+        """Go on where the last connection ended; with another process of this site, begin afresh."""
         with self.room:
-            if instance != self.instance:  # another process of this site
-                self.instance, self.state = instance, None
+            if greeting["instance"] != self.instance:
+                self.instance, self.state = greeting["instance"], None
                 self.outbox.clear()
                 self.sent = self.acknowledged = self.received = 0
                 self.room.notify_all()
         if greeting.get("knows") == self.local.instance:
-            self.acknowledge(received)
+            self.acknowledge(greeting["received"])
 
     def _conflict(self, run: str, stopped: object) -> str:
         """Why no run can begin with this site, as its greeting says; empty if one can."""

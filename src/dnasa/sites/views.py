@@ -165,15 +165,18 @@ def _majority(own: Vote, votes: Votes, ballot: Ballot, agrees: Callable[[Vote], 
     return 2 * agreeing > len(counted) if own.view.number else agreeing == len(counted)
 
 
+Hears = Mapping[int, Collection[int]]
+
 INTERVAL = 0.5  # seconds between two looks at the votes
 ATTEMPT = 4 * INTERVAL  # seconds for an attempt to decide a view, before the next
+SETTLE = 2 * INTERVAL  # seconds for which a site must want the same members: not all notice a loss at the same time
 LONGEST = 64.0  # seconds between two views that let somebody in
 
 
 class Agreement:
     """When a site proposes a view, and whom: the processes that all hear each other.
 
-    A member that is not heard is left out at once, since the others wait for it. Processes that want to join wait longer after
+    A member that is not heard is left out soon, since the others wait for it. Processes that want to join wait longer after
     each view, up to `LONGEST`, so that a link that comes and goes does not stop the training all the time.
     """
 
@@ -184,17 +187,29 @@ class Agreement:
         self.next_attempt = 0.0
         self.patience = INTERVAL
         self.admits_at = 0.0
+        self.wish: tuple[Member, ...] = ()
+        self.wished_at = 0.0
 
-    def update(self, now: float, others: Votes, hears: Mapping[int, Collection[int]]) -> None:
-        """Take the votes of the others into account; `hears` says of each site, this one too, which other sites it hears."""
+    def update(self, now: float, others: Votes, hears: Hears, silence: Mapping[int, float]) -> None:
+        """Take the votes of the others into account.
+
+        Args:
+            now: The time in seconds.
+            others: The votes of the other sites.
+            hears: Which other sites each site hears, this one too.
+            silence: How long ago anything came from each of the others, in seconds.
+        """
         before = self.vote
-        wish = self._wish(now, others, hears)
+        wish = self._wish(now, others, hears, silence)
+        if wish != self.wish:
+            self.wish, self.wished_at = wish, now
+        settled = now >= self.wished_at + SETTLE or not before.view.number
         self.vote = advance(before, others, wish)
         if self.vote.view != before.view:
             self._entered(now)
         elif self.vote.promised != before.promised:
             self.next_attempt = now + ATTEMPT * (1 + self.random.random())
-        elif (wish or self.vote.accepted) and self.vote.is_member and now >= self.next_attempt:
+        elif ((wish and settled) or self.vote.accepted) and self.vote.is_member and now >= self.next_attempt:
             self._attempt(now, others, wish)
 
     def leave(self) -> None:
@@ -222,23 +237,23 @@ class Agreement:
         else:
             self.vote = advance(new_ballot(self.vote, others), others, wish)
 
-    def _wish(self, now: float, others: Votes, hears: Mapping[int, Collection[int]]) -> tuple[Member, ...]:
+    def _wish(self, now: float, others: Votes, hears: Hears, silence: Mapping[int, float]) -> tuple[Member, ...]:
         """The members that the next view should have; empty if they are those of this one."""
         votes = {**others, self.vote.member.site: self.vote}
         here = {votes[site].member for site in hears if site in votes and not votes[site].left} - self.vote.dropped
         members = set(self.vote.view.members)
         if self.vote.view.number == 0:
-            return tuple(sorted(here)) if len(mutual(here, hears)) == len(members) else ()
-        wanted = set(mutual(here & members, hears))
+            return tuple(sorted(here)) if len(mutual(here, hears, silence)) == len(members) else ()
+        wanted = set(mutual(here & members, hears, silence))
         if now >= self.admits_at:
             for member in sorted(here - members):  # one that joins takes no member's place: it hears all of them
-                if len(mutual(wanted | {member}, hears)) > len(wanted):
+                if len(mutual(wanted | {member}, hears, silence)) > len(wanted):
                     wanted.add(member)
         return tuple(sorted(wanted)) if wanted != members else ()
 
 
-def mutual(members: Collection[Member], hears: Mapping[int, Collection[int]]) -> list[Member]:
-    """Those that all hear each other, after those that do not hear the most others were left out one by one."""
+def mutual(members: Collection[Member], hears: Hears, silence: Mapping[int, float]) -> list[Member]:
+    """Those that all hear each other, after others were left out one by one: who hears the fewest, or is silent longest."""
     rest = sorted(members)
 
     def strangers(one: Member) -> int:
@@ -246,5 +261,5 @@ def mutual(members: Collection[Member], hears: Mapping[int, Collection[int]]) ->
         return sum(other != one for other in apart)
 
     while rest and any(map(strangers, rest)):
-        rest.remove(max(rest, key=lambda member: (strangers(member), member)))
+        rest.remove(max(rest, key=lambda member: (strangers(member), silence.get(member.site, 0.0), member)))
     return rest
