@@ -332,8 +332,8 @@ def test_a_latex_table_says_what_was_measured_what_signs_mean_and_how_stepsizes_
 
 
 def test_schedules_are_named_where_a_rule_has_several() -> None:
-    assert latex.methods([("dsgd", "diminishing"), ("dadam", "cosine")]).cells == ["D-SGD", "D-Adam"]
-    assert latex.methods([("dnasa", "diminishing"), ("dnasa", "fixed")]).cells == ["D-NASA", "D-NASA (fixed)"]
+    assert latex.methods([("dsgd", "diminishing"), ("dadam", "cosine")]) == ["D-SGD", "D-Adam"]
+    assert latex.methods([("dnasa", "diminishing"), ("dnasa", "fixed")]) == ["D-NASA", "D-NASA (fixed)"]
 
 
 @pytest.mark.pictures

@@ -19,6 +19,7 @@ from dnasa.topology.graphs import (
     ring,
     squarest,
     star,
+    suits,
     torus,
     without,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "squarest",
     "star",
     "successive",
+    "suits",
     "torus",
     "without",
 ]

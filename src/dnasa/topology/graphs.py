@@ -342,16 +342,22 @@ def default_name(
     nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None
 ) -> tuple[str, str | None]:
     """The name and the weights of the default graph."""
-    users = list(rules)
     if weights:
         return "ring", weights
-    if not (channel and channel.fixed_graph) and _suits(exact(nodes), users):
+    users = list(rules)
+    fixed_graph = channel is not None and channel.fixed_graph
+    if not fixed_graph and suits(exact(nodes), users):
         return "exact", None
-    return "ring", None if _suits(ring(nodes), users) else "lazy"
+    return "ring", None if suits(ring(nodes), users) else "lazy"
 
 
-def _suits(graph: Topology, rules: Iterable[Rule]) -> bool:
-    """Whether all of the rules can use the graph, with any number of rounds."""
+def suits(graph: Topology, rules: Iterable[Rule]) -> bool:
+    """Whether all of the rules can use the graph, with one round per exchange.
+
+    Args:
+        graph: The graph.
+        rules: The rules.
+    """
     try:
         for rule in rules:
             check_weights(rule, graph, 1)
