@@ -310,7 +310,7 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
 
 def _positions(name: str, n: int) -> dict[int, Any]:
     """The positions of the nodes in a drawing of a graph with this name."""
-    from dnasa.topology import squarest
+    from dnasa.topology.graphs import squarest
 
     rows = {"ladder": 2, "path": 1, "grid": squarest(n)[0], "torus": squarest(n)[0]}.get(name)
     if rows and n > 1:

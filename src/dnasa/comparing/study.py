@@ -21,6 +21,7 @@ from dnasa.runs.history import Record
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.progress import Progress
 from dnasa.tasks.sources import SourceOptions, make_source
+from dnasa.topology.matrices import check_weights
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
@@ -67,7 +68,7 @@ def prepare(study: Study, cell: Cell) -> Prepared:
     for rule in settings["rules"]:
         made, name = example(rule), title(rule.partition(":")[0])
         try:
-            topology.check_weights(made, graph, network.settings.rounds, name, network.settings.every)
+            check_weights(made, graph, network.settings.rounds, name, network.settings.every)
             rules.append(rule)
         except InputError as error:
             reasons.append(str(error))

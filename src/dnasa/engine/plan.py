@@ -193,7 +193,7 @@ def _network(problem: "Problem", network: "Network | Topology | str") -> Network
 
 
 def _check_exchanges(network: Network, groups: list[VariantGroup], steps: int) -> None:
-    from dnasa.topology import check_weights
+    from dnasa.topology.matrices import check_weights
 
     settings = network.settings
     for group in groups:

@@ -29,7 +29,9 @@ from dnasa.networks.transport import Message, Transport, as_numpy
 from dnasa.sites.connecting import Refused
 from dnasa.sites.file import Sites
 from dnasa.sites.links import INTERVAL, Key, Mesh, Receive
-from dnasa.topology import Topology, count_rounds, without
+from dnasa.topology import Topology
+from dnasa.topology.graphs import without
+from dnasa.topology.rounds import count_rounds
 
 LONGEST_TEXT = 1 << 24  # bytes
 OFFER = struct.Struct("!?Qd")  # whether the sender has ended; the number and the steps of the offer

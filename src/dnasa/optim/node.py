@@ -20,7 +20,7 @@ from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 from dnasa.runs.metrics import squared_distances
 from dnasa.runs.snapshots import Sent, Snapshot
 from dnasa.runs.timing import Timeline
-from dnasa.topology import check_weights
+from dnasa.topology.matrices import check_weights
 
 
 class Recipe(NamedTuple):

@@ -15,7 +15,8 @@ from dnasa.problems.problem import Problem
 from dnasa.rules.registry import example, variants
 from dnasa.tasks import tasks
 from dnasa.tasks.sources import PROBLEMS, SourceOptions, divided, synthetic
-from dnasa.topology import Topology, suits
+from dnasa.topology import Topology
+from dnasa.topology.graphs import suits
 
 dataset = cache(load)  # several figures and numbers need the same
 

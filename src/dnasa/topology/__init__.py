@@ -17,15 +17,11 @@ from dnasa.topology.graphs import (
     random,
     register,
     ring,
-    squarest,
     star,
-    suits,
     torus,
-    without,
 )
-from dnasa.topology.matrices import changing, check_weights, from_matrix
+from dnasa.topology.matrices import changing, from_matrix
 from dnasa.topology.pairings import exact
-from dnasa.topology.rounds import count_rounds, successive
 from dnasa.topology.types import Changing, Topology
 from dnasa.topology.weights import WEIGHTS
 
@@ -35,9 +31,7 @@ __all__ = [
     "Changing",
     "Topology",
     "changing",
-    "check_weights",
     "complete",
-    "count_rounds",
     "default",
     "directed_exponential",
     "directed_ring",
@@ -54,10 +48,6 @@ __all__ = [
     "random",
     "register",
     "ring",
-    "squarest",
     "star",
-    "successive",
-    "suits",
     "torus",
-    "without",
 ]

@@ -22,12 +22,7 @@ MOST_VALUES = 300  # with more different eigenvalues, their range is as good
 
 
 def count_rounds(topology: Topology, rounds: Any) -> int:
-    """The number of mixing rounds per exchange; "exact" is as many as an exact average needs.
-
-    Args:
-        topology: The graph.
-        rounds: A positive whole number, "exact", or None: the graph's own.
-    """
+    """The number of mixing rounds per exchange; "exact" is as many as an exact average needs, None those of the graph."""
     if rounds is None:
         return topology.rounds
     if rounds != EXACT:
@@ -47,16 +42,12 @@ def successive(topology: Topology, rounds: int) -> Topology:
     """The graphs whose matrices the exchanges of all steps multiply by in turn, `rounds` of them in each step.
 
     Of a changing graph these are its own, of a directed one always W, and of a fixed one those of the best polynomial.
-
-    Args:
-        topology: The graph.
-        rounds: Mixing rounds per exchange.
     """
     if rounds == 1 or topology.period > 1 or topology.directed or topology.nodes == 1:
         return topology
     identity = sp.eye_array(topology.nodes)
     factors = [(topology.sparse - root * identity) / (1 - root) for root in roots(topology, rounds)]
-    return Changing(topology.name, each=tuple(Topology(topology.name, compact(sp.csr_array(factor))) for factor in factors))
+    return Changing.of(topology.name, [Topology(topology.name, compact(sp.csr_array(factor))) for factor in factors])
 
 
 def smallest_eigenvalue(topology: Topology, rounds: int) -> float:
