@@ -78,8 +78,10 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
             options = {"record": Record(patience=PATIENCE)}
         more: Any = {"model": self.model, "class_weight": getattr(self, "class_weight", None)}
         problem = on_shards(rows, shards, self.batch, train_metrics=not stops_early, validation=validation, **more)
-        named, rules = self.topology, [example(self.rule)]
-        graph = topology.make(named, self.nodes_) if named else topology.default(self.nodes_, rules)
+        name, weights = self.topology, None
+        if name is None:
+            name, weights = topology.graphs.default_name(self.nodes_, [example(self.rule)])
+        graph = topology.make(name, self.nodes_, weights)
         options |= {"eta": self.eta, "steps": self.steps, "seed": seed, "weight_decay": self.weight_decay}
         result = solve(problem, graph, self.rule, progress=False, **options)
         if result.runs.diverged.notna().any():

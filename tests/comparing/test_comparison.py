@@ -187,7 +187,7 @@ def test_an_edge_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(grid, "MOST_EXTENSIONS", 2)
     found = compare(SMALL, RING, ["dsgd"], [1e-9, 1e-8], steps=5, extend=True)
     assert found.stepsizes().eta.tolist() == pytest.approx([1e-9, 1e-8, 1e-7, 1e-6])
-    assert "give a grid around it with --etas" in found.notes()[-1]
+    assert "--etas gives another" in found.notes()[-1]
     with pytest.raises(InputError, match="give at least two stepsizes"):
         compare(SMALL, RING, ["dsgd"], [0.1], steps=5, extend=True)
 

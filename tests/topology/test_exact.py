@@ -181,13 +181,13 @@ def test_weights_of_an_exact_graph_are_its_own() -> None:
 
 def test_the_default_graph_is_exact() -> None:
     fixed = ("d2", "edm", "extra", "kgt")
-    assert topology.default(8, [example(name) for name in rules.RULES if name not in fixed]).name == "exact"
-    assert topology.default(33, [example("qg_dsgdm")]).name == "ring"  # exact(33) has an eigenvalue of -31/33
+    assert topology.graphs.default_name(8, [example(name) for name in rules.RULES if name not in fixed])[0] == "exact"
+    assert topology.graphs.default_name(33, [example("qg_dsgdm")])[0] == "ring"  # exact(33) has an eigenvalue of -31/33
 
 
 @pytest.mark.parametrize("rule", ["d2", "edm", "extra", "kgt"])
 def test_rules_that_need_a_fixed_graph_have_a_ring_by_default_and_are_refused_on_a_changing_one(rule: str) -> None:
-    assert topology.default(8, [example("dnasa"), example(rule)]).name == "ring"
+    assert topology.graphs.default_name(8, [example("dnasa"), example(rule)])[0] == "ring"
     with pytest.raises(InputError, match=f"Rule '{rule}' needs a graph that stays the same, and exact changes"):
         dnasa.solve(LeastSquares(8), topology.exact(8), rule, eta=0.01, steps=5)
     topology.matrices.check_weights(example(rule), topology.exact(8), 3)  # three rounds are the complete graph
@@ -217,7 +217,8 @@ def test_rules_that_need_a_fixed_graph_fail_on_a_changing_one(rule: str, eta: fl
 @pytest.mark.parametrize("channel", [None, compression("sign")])
 @pytest.mark.parametrize("name", rules.RULES)
 def test_every_rule_can_use_its_default_graph(name: str, channel: Channel | None, nodes: int) -> None:
-    graph = topology.default(nodes, [example(name)], channel)
+    graph_name, weights = topology.graphs.default_name(nodes, [example(name)], channel)
+    graph = topology.make(graph_name, nodes, weights)
     topology.matrices.check_weights(example(name), graph, graph.rounds)
     connect(graph, channel=channel)
 
@@ -229,8 +230,7 @@ def test_the_default_ring_is_lazy_only_for_rules_that_need_it(rule: str, weights
 
 
 def test_compression_and_weights_have_a_ring_by_default() -> None:
-    assert topology.default(8, channel=compression("sign")).name == "ring"
-    assert topology.default(8, channel=compression("bfloat16")).name == "exact"
-    lazy = topology.default(8, weights="lazy")
-    assert lazy.fingerprint == topology.ring(8, weights="lazy").fingerprint
+    assert topology.graphs.default_name(8, channel=compression("sign"))[0] == "ring"
+    assert topology.graphs.default_name(8, channel=compression("bfloat16"))[0] == "exact"
+    assert topology.graphs.default_name(8, weights="lazy") == ("ring", "lazy")
     assert [network.topology.name for network in (connect(), connect(compress="sign"))] == ["exact", "ring"]

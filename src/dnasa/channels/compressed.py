@@ -31,9 +31,6 @@ class Codec(NamedTuple):
     name: str
     gamma: float | None = 0.3
 
-    def __repr__(self) -> str:
-        return f"Codec {self.name}, {'no memory' if self.gamma is None else f'gamma = {self.gamma:.3g}'}"
-
 
 def without_memory(codec: Codec) -> Channel:
     """A node receives Q(y) of its neighbors, and the exchange is y + (W - I) Q(y) in place of W y.

@@ -182,10 +182,10 @@ def check_claims() -> None:
     every, rows = claims(), []
     for number, (claim, found, result) in enumerate(check(every), start=1):
         print_line(f"[{number}/{len(every)}] {claim.text}: {result}")
-        short, measured = "" if claim.short is None else f"{claim.short:g}", "-" if found is None else f"{found:.5g}"
+        measured = "-" if found is None else f"{found:.5g}"
         tolerance, outcome = f"{claim.tolerance:g}: {claim.reason}", result.partition(":")[0]
-        rows.append((f"{claim.text} ({claim.page})", f"{claim.published:g}", short, measured, tolerance, outcome))
-    columns = ["claim", "published", "short version", "found", "tolerance", "result"]
+        rows.append((f"{claim.text} ({claim.page})", f"{claim.published:g}", measured, tolerance, outcome))
+    columns = ["claim", "published", "found", "tolerance", "result"]
     results = [row[-1] for row in rows]
     print_table(pd.DataFrame(rows, columns=columns), "Published numbers, measured again")
     counts = ", ".join(f"{results.count(name)} {name}" for name in ("ok", "differs", "skipped") if name in results)

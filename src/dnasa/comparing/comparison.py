@@ -34,7 +34,6 @@ class Comparison:
         selection: The metric and the seeds that stepsizes are chosen on, and the seeds that are reported.
         choice: The chosen stepsize of each rule and schedule.
         x: What curves are drawn against; empty: steps, and bytes too where methods send different amounts.
-        extend: Whether the grid was to be extended.
         settings: The settings of the grid's run.
         rank: The rank of this process.
     """
@@ -44,18 +43,14 @@ class Comparison:
     selection: Selection
     choice: pd.DataFrame
     x: tuple[str, ...] = ()
-    extend: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     rank: int = 0
 
     def __repr__(self) -> str:
-        """One line; `table` has the results."""
         return f"Comparison of {', '.join(dict.fromkeys(self.choice.rule))} by {self.metric}"
 
     def _repr_html_(self) -> str:
         return html_table(self.table(), " ".join(self.notes()))
-
-    # ------------------------------------------------------------ numbers
 
     @property
     def all_diverged(self) -> bool:
@@ -117,8 +112,6 @@ class Comparison:
         most = rows.groupby(["rule", "schedule"]).mb_per_node.max()
         return most.reindex(pd.MultiIndex.from_frame(self.choice[["rule", "schedule"]]))
 
-    # ------------------------------------------------------------ figures and tables
-
     def draw_curves(self) -> "Figure":
         """The figure of `curves`: a pair of axes for each of `axes`, side by side."""
         return drawing.figure_of_curves(self.curves(), self._columns(), self.metric)
@@ -178,8 +171,6 @@ class Comparison:
         caption = latex.caption(self.metric, title, len(self.selection.reported), columns, self.choice)
         return latex.table(columns, caption, name, self.notes())
 
-    # ------------------------------------------------------------ notes
-
     def notes(self) -> list[str]:
         """What the table says, and whether a best stepsize may lie beyond its grid."""
         count = len(self.selection.reported)
@@ -190,11 +181,10 @@ class Comparison:
         if count > 1:
             lines.append("Differences are paired by seed, with their 95 % confidence interval (t distribution).")
         lines += tables.baseline(self.settings)
-        remedy = "give a grid around it with --etas" if self.extend else "--extend continues the grid"
         for row in self.choice[self.choice.edge != ""].itertuples():
             lines.append(
                 f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid, and the "
-                f"best may lie beyond: {remedy}."
+                f"best may lie beyond: --extend continues the grid, --etas gives another."
             )
         return lines
 

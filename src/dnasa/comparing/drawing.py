@@ -122,7 +122,6 @@ def figure_of_curves(table: pd.DataFrame, columns: Sequence[str], metric: str) -
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
-    """One panel of `draw_stepsizes`."""
     figure, (axis,) = panel_list(1, 1, 6.4, 4.2)
     draw_stepsizes(axis, table, metric)
     legend_below(figure, note="bars: range over the seeds" if table.runs.max() > 1 else "")
@@ -143,9 +142,6 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
         elif axis.get_ylabel() == first.get_ylabel():
             axis.set_ylabel("")
     legend_below(figure, note)
-
-
-# ---------------------------------------------------------------- axes
 
 
 def is_wide(values: Any) -> bool:

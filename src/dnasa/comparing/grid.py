@@ -104,10 +104,7 @@ def compare(
         more = runner.solve(f"extension-{number}", beyond).history
         history = pd.concat([history, labeled(more)], ignore_index=True)
         choice = tuning.chosen(final(history), selection)
-    return Comparison(history, compared, selection, choice, axes, extend, first.settings, first.rank)
-
-
-# ---------------------------------------------------------------- what is run
+    return Comparison(history, compared, selection, choice, axes, first.settings, first.rank)
 
 
 def check_axes(names: Sequence[str]) -> tuple[str, ...]:
@@ -156,9 +153,6 @@ def _other_seeds(problem: "Problem", grid: Sequence[Variant], metric: str | None
     return list(range(after, after + len(seeds)))
 
 
-# ---------------------------------------------------------------- metrics and axes
-
-
 def check_row(history: pd.DataFrame, metric: str | None, x: Sequence[str]) -> str:
     """The metric that is compared; refuses one, or an axis, that the history does not have."""
     row = history.iloc[0].to_dict()
@@ -192,9 +186,6 @@ def check_metric(
         return
     short = options | {"steps": 1, "progress": False, "evaluate": None, "record": Record(metrics=record.metrics)}
     check_row(solve(problem, network, [variant], **short).history, metric, x)
-
-
-# ---------------------------------------------------------------- parts
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,6 @@ def table(columns: Columns, caption: str, name: str, comments: Sequence[str] = (
     return "\n".join(lines) + "\n"
 
 
-# ---------------------------------------------------------------- columns
-
-
 def methods(variants: Sequence[tuple[str, str]]) -> list[str]:
     """The rules, with their schedules where a rule has several."""
     rules = [label(rule) for rule, _ in variants]
@@ -92,9 +89,6 @@ def sent(amounts: pd.Series) -> list[str]:
     """What a node sends, by method and in MB."""
     decimals = max(0, 2 - floor(log10(amounts.max())))
     return [f"{amount:.{decimals}f}" for amount in amounts]
-
-
-# ---------------------------------------------------------------- words
 
 
 def text(words: str) -> str:

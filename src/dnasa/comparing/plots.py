@@ -51,11 +51,7 @@ NARROW = 2  # inches, below which a horizontal axis has fewer ticks
 HISTORY = ("test_loss", "train_loss", "test_accuracy", "test_rmse", "grad_norm", "consensus")
 MAX_PANELS = 8  # of a history
 MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
-PALETTE = (  # matplotlib's tab10 and tab20b
-    "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf "
-    "#393b79 #5254a3 #6b6ecf #9c9ede #637939 #8ca252 #b5cf6b #cedb9c #8c6d31 #bd9e39 "
-    "#e7ba52 #e7cb94 #843c39 #ad494a #d6616b #e7969c #7b4173 #a55194 #ce6dbd #de9ed6"
-).split()
+PALETTE = "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf".split()  # matplotlib's tab10
 MAX_ARROWS = 1000  # edges of a directed graph beyond which arrowheads are too small to see
 
 # ---------------------------------------------------------------- names and looks
@@ -309,7 +305,6 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
 
 
 def _positions(name: str, n: int) -> dict[int, Any]:
-    """The positions of the nodes in a drawing of a graph with this name."""
     from dnasa.topology.graphs import squarest
 
     rows = {"ladder": 2, "path": 1, "grid": squarest(n)[0], "torus": squarest(n)[0]}.get(name)

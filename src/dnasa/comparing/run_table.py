@@ -8,7 +8,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from dnasa.core import InputError
-from dnasa.files import read_bytes, read_json
+from dnasa.files import read_bytes
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.result import is_answer, parse_rows
 
@@ -62,8 +62,6 @@ def _row(path: Path) -> dict[str, Any]:
     try:
         run = RunFolder(path, resume=True)
         options, last = run.config.get("options", {}), _last_row(path / "history.csv")
-        settings = read_json(path / "settings.json", "") if (path / "settings.json").is_file() else {}
-        baseline = settings.get("baseline")
         return {
             "run": _text(path.name),
             "rule": _text(as_words(options.get("rule", options.get("rules")))),
@@ -73,7 +71,6 @@ def _row(path: Path) -> dict[str, Any]:
             "state": run.state,
             "step": f"{_text(last.get('step', 0))} / {_text(options.get('steps'))}",
             **{name.replace("_", " "): last[name] for name in METRICS if isinstance(last.get(name), float)},
-            "baseline accuracy": baseline if isinstance(baseline, float) else None,
         }
     except (InputError, OSError, ValueError, AttributeError, RecursionError, csv.Error):  # anybody may have written it
         return {"run": _text(path.name), "state": "damaged"}

@@ -85,9 +85,6 @@ def prepare(study: Study, cell: Cell) -> Prepared:
     )
 
 
-# ---------------------------------------------------------------- runs
-
-
 def run(
     study: Study, out: Path, progress: Progress = None, report: Callable[[str], None] = print
 ) -> tuple[list[tuple[Cell, Comparison]], list[str]]:

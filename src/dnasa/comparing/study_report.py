@@ -38,8 +38,6 @@ class StudyReport:
         for problem in dict.fromkeys(cell.problem for cell, _ in self.cells):
             yield problem, [(cell, comparison) for cell, comparison in self.cells if cell.problem == problem]
 
-    # ------------------------------------------------------------ numbers
-
     def numbers(self) -> pd.DataFrame:
         """For each cell and rule: the chosen stepsize, its results, its difference to the best of the cell, and its rank."""
         parts = []
@@ -55,8 +53,6 @@ class StudyReport:
             rows = comparison.curves() if self.study.figure == "curves" else comparison.stepsizes()
             parts.append(_of_cell(cell, rows))
         return pd.concat(parts, ignore_index=True)
-
-    # ------------------------------------------------------------ tables
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """The table as text, one part for each problem: rows are rules, columns graphs and partitions."""
@@ -108,19 +104,8 @@ class StudyReport:
             lines.append(f"Average ranks over {len(self.cells)} cells: {average}.")
         return lines
 
-    # ------------------------------------------------------------ figure
-
     def draw(self) -> "Figure":
-        """A panel for each cell; with several graphs, they are the columns. A single cell is drawn as by `compare`."""
-        if len(self.cells) == 1 and self.study.figure == "curves":
-            figure = self.cells[0][1].draw_curves()
-        else:
-            figure = self._draw_cells()
-        if self.study.quick:
-            figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
-        return figure
-
-    def _draw_cells(self) -> "Figure":
+        """A panel for each cell; with several graphs, they are the columns."""
         count, graphs = len(self.cells), len({cell.graph for cell, _ in self.cells})
         fills_rows = 1 < graphs < count and count % graphs == 0
         figure, axes = panel_list(count, graphs if fills_rows else ceil(sqrt(count)))
@@ -135,6 +120,8 @@ class StudyReport:
         titles = [cell.title.replace("_", "\N{NO-BREAK SPACE}") for cell, _ in self.cells]
         has_bands = is_curves and any(cell.settings["seeds"] > 1 for cell, _ in self.cells)
         drawing.finish_panels(figure, axes, titles, drawing.BANDS if has_bands else "")
+        if self.study.quick:
+            figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
         return figure
 
 

@@ -99,7 +99,6 @@ def context(name: str) -> Iterator[Style]:
 
 
 def parse(name: str) -> Style:
-    """The style of this name."""
     kind, colon, width = name.partition(":")
     if name == "screen":
         return Style()

@@ -81,9 +81,6 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-# ---------------------------------------------------------------- curves
-
-
 def fig5(quick: bool = False, **options: Any) -> Report:
     """MNIST on the paper's random graph."""
     return curves("fig5", "mnist", quick, **options)

@@ -3,7 +3,6 @@
 from dnasa.topology.graphs import (
     TOPOLOGIES,
     complete,
-    default,
     directed_exponential,
     directed_ring,
     exponential,
@@ -32,7 +31,6 @@ __all__ = [
     "Topology",
     "changing",
     "complete",
-    "default",
     "directed_exponential",
     "directed_ring",
     "exact",

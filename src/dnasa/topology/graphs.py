@@ -124,9 +124,6 @@ def random(n: int, p: float = 0.8, seed: int = 0, weights: str | None = None) ->
     raise InputError(f"No connected graph in 100 draws with n = {n}, p = {p}. Raise p above log(n)/n.")
 
 
-TOPOLOGIES["random"] = random
-
-
 @named()
 def star(n: int) -> sp.csr_array:
     """Node 0 is joined to all others."""
@@ -181,7 +178,6 @@ def exponential(n: int) -> sp.csr_array:
     return _circle(n, _hops(n))
 
 
-TOPOLOGIES["exact"] = exact
 PAPER_EDGES = "1-2 2-3 3-6 4-6 4-5 5-7 7-8 1-8 1-3 3-7 4-7 4-8 2-8 2-5 5-6 1-6 1-4 2-4 2-6 6-7 1-7 1-5 5-8 3-8"  # as drawn
 
 
@@ -198,9 +194,6 @@ def paper_random(n: int = 8, weights: str | None = None) -> Topology:
     return _build("paper_random", nx.to_scipy_sparse_array(graph, sorted(graph)), weights)
 
 
-TOPOLOGIES["paper_random"] = paper_random
-
-
 @named(default=equal_shares)
 def directed_ring(n: int) -> sp.csr_array:
     """Node i sends to i + 1, with half of its weight. Needs a rule for directed graphs, such as `push_sum(rule)`."""
@@ -213,6 +206,7 @@ def directed_exponential(n: int) -> sp.csr_array:
     return _shifts(n, _hops(n))
 
 
+TOPOLOGIES |= {"random": random, "exact": exact, "paper_random": paper_random}
 BUILT_IN = frozenset(TOPOLOGIES)
 
 
@@ -255,9 +249,6 @@ def without(topology: Topology, lost: Sequence[int]) -> Topology:
     nodes = [min(sorted(part), key=graph.degree) for part in parts][::-1]  # senders first: some edges are there already
     graph.add_edges_from(pairwise([*nodes, *nodes[:1]]))  # a cycle through all parts
     return from_networkx(nx.convert_node_labels_to_integers(graph, ordering="sorted"), name=topology.name)
-
-
-# ---------------------------------------------------------------- by name
 
 
 def register(name: str, make: Callable[..., Any]) -> None:
@@ -306,25 +297,13 @@ def make(name: str, nodes: int, weights: str | None = None) -> Topology:
     return choose("topology", name, TOPOLOGIES)(nodes, weights=weights)
 
 
-def default(nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None) -> Topology:
-    """The graph where none is named: exact, or ring where a rule or the channel needs a fixed graph, or weights are given.
-
-    Rules that need larger eigenvalues than those of the ring get its lazy weights.
-
-    Args:
-        nodes: The number of nodes.
-        rules: The rules that will use the graph.
-        channel: How messages travel.
-        weights: As for `make`.
-    """
-    name, weights = default_name(nodes, rules, channel, weights)
-    return make(name, nodes, weights)
-
-
 def default_name(
     nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None
 ) -> tuple[str, str | None]:
-    """The name and the weights of the default graph."""
+    """The graph where none is named: exact, or ring where a rule or the channel needs a fixed graph, or weights are given.
+
+    Returns its name and weights: lazy ones for rules that need larger eigenvalues than those of the ring.
+    """
     if weights:
         return "ring", weights
     users = list(rules)

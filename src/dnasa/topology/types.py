@@ -193,7 +193,6 @@ def compact(matrix: sp.csr_array) -> Any:
 
 
 def extent(numbers: np.ndarray) -> str:
-    """The smallest and the largest."""
     low, high = count(numbers.min()), count(numbers.max())
     return high if low == high else f"{low} to {high}"
 
@@ -204,7 +203,6 @@ def count(number: float) -> str:
 
 
 def node_count(n: Any) -> int:
-    """Refuse anything but a number of nodes."""
     try:
         return whole("n", n, high=MOST_NODES)
     except InputError:
