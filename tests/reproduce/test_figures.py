@@ -83,5 +83,5 @@ def test_a_figure_without_its_data_says_how_to_get_it(name: str, monkeypatch: py
         raise InputError("put the file there")
 
     monkeypatch.setattr(runs, "dataset", load)
-    with pytest.raises(InputError, match="is left out: put the file there"):
+    with pytest.raises(InputError, match="put the file there"):
         figure(name)(quick=True, progress=False)

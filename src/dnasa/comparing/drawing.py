@@ -9,7 +9,7 @@ import pandas as pd
 
 from dnasa.comparing import plots
 from dnasa.comparing.plots import axis_name, drawable, finish, legend_below, name_decades, names_of, panel_list, shown
-from dnasa.comparing.statistics import VARIANT
+from dnasa.comparing.statistics import METHOD, VARIANT
 from dnasa.comparing.style import current
 from dnasa.problems.metrics import larger_is_better
 
@@ -27,7 +27,6 @@ AXES = {
 CROSSES = "stepsize $\\eta$\n(x: diverged or off the axis)"
 BANDS = "bands: range over the seeds"
 NUMBERS = ["mean", "low", "high"]
-LINE = ["rule", "schedule"]
 MARGIN = 0.05  # of the values, above and below them
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 
@@ -71,7 +70,7 @@ def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineS
     """
     table = shown(table).assign(eta=drawable(table.eta.astype(float)))
     larger = larger_is_better(metric)
-    lines: Lines = list(table.groupby(LINE, sort=False, dropna=False))
+    lines: Lines = list(table.groupby(METHOD, sort=False, dropna=False))
     variants = [variant for variant, _ in lines]
     looks = styles or line_styles(variants)
     for name, (variant, rows) in zip(names_of(variants), lines, strict=True):

@@ -89,7 +89,8 @@ def compare(
     others = _other_seeds(problem, grid, metric, seeds)
     folder = RunFolder(folder) if isinstance(folder, (str, Path)) else folder
     runner = GridRunner(problem, network, folder, record, {"steps": steps, "seed": [*seeds, *others], **options})
-    if runner.simulated and not (folder and folder.resume):
+    in_one_process = not isinstance(network, Network) or network.simulated
+    if in_one_process and not (folder and folder.resume):
         check_metric(problem, network, grid[0], metric, axes, record, **options)
     first = runner.solve("", grid)
     compared = check_row(first.history, metric, axes)
@@ -202,10 +203,6 @@ class GridRunner:
     def processes(self) -> Processes:
         return self.network.processes if isinstance(self.network, Network) else Processes()
 
-    @property
-    def simulated(self) -> bool:
-        return not isinstance(self.network, Network) or self.network.simulated
-
     def agree(self, grid: list[Variant]) -> list[Variant]:
         """Use the variants of the first process everywhere: their last bits may differ between processes."""
         return [Variant(*entry) for entry in self._of_first_process(grid)]
@@ -222,9 +219,9 @@ class GridRunner:
             return solve(self.problem, self.network, list(grid), folder=part, record=self.record, **self.options)
         except Interrupted as error:
             assert self.folder is not None
-            what = str(error).partition(";")[0]
-            how = "the same command" if self.folder.resume else f"dnasa resume {self.folder.path}"
-            raise Interrupted(f"{what}; continue with: {how}") from error
+            reason = str(error).partition(";")[0]
+            command = "the same command" if self.folder.resume else f"dnasa resume {self.folder.path}"
+            raise Interrupted(f"{reason}; continue with: {command}") from error
 
     def _part(self, name: str) -> RunFolder | None:
         if self.folder is None:

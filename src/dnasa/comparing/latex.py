@@ -100,7 +100,7 @@ def text(words: str) -> str:
 
 def numbers(words: str) -> str:
     """Text with numbers such as 1.5e-09 in math."""
-    return re.sub(r"([\d.]+)e([+-]\d+)", lambda found: rf"${found[1]} \cdot 10^{{{int(found[2])}}}$", text(words))
+    return re.sub(r"([\d.]+)e([+-]\d+)", lambda match: rf"${match[1]} \cdot 10^{{{int(match[2])}}}$", text(words))
 
 
 def heading(metric: str) -> str:

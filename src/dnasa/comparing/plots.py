@@ -54,8 +54,6 @@ MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
 PALETTE = "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf".split()  # matplotlib's tab10
 MAX_ARROWS = 1000  # edges of a directed graph beyond which arrowheads are too small to see
 
-# ---------------------------------------------------------------- names and looks
-
 Looks = Mapping[str, Look]  # of rules that may not be registered here, as a run folder has stored them
 NONE: Looks = {}
 
@@ -113,9 +111,6 @@ def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
     names = [f"{rule}, no. {i}" if rule in rules[:i] else rule for i, rule in enumerate(rules)]
     looks = zip(colors(names).values(), cycle(DASHES), cycle(MARKERS), strict=False)
     return [{"color": color, "linestyle": dash, "marker": marker} for color, dash, marker in looks]
-
-
-# ---------------------------------------------------------------- panels
 
 
 def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4) -> "tuple[Figure, np.ndarray]":
@@ -200,9 +195,6 @@ def legend_below(figure: "Figure", note: str = "") -> None:
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", **words)
 
 
-# ---------------------------------------------------------------- curves
-
-
 def drawable(values: Any) -> Any:
     """A pandas object without what an axis cannot show: infinite and huge values are missing, tiny ones are zero."""
     size = values.abs()
@@ -277,9 +269,6 @@ def _metrics(history: "pd.DataFrame") -> list[str]:
     return [*known, *extra][:MAX_PANELS]
 
 
-# ---------------------------------------------------------------- graphs
-
-
 def draw_topology(axis: "Axes", topology: "Topology") -> None:
     """The graph on a circle (ladders, paths, grids and stars as such), thicker lines for heavier weights.
 
@@ -314,9 +303,6 @@ def _positions(name: str, n: int) -> dict[int, Any]:
     if name == "star":
         return nx.circular_layout(range(1, n)) | {0: (0, 0)}
     return nx.circular_layout(range(n))
-
-
-# ---------------------------------------------------------------- files
 
 
 def rendered(figure: "Figure", kind: str) -> bytes:

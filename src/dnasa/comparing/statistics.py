@@ -14,7 +14,8 @@ from dnasa.runs.result import answered
 
 __all__ = ["curves", "differences", "final", "labeled", "over_seeds", "with_the_best"]
 
-VARIANT = ("rule", "schedule", "eta")  # what distinguishes the lines of a comparison
+METHOD = ["rule", "schedule"]  # what has a stepsize of its own
+VARIANT = (*METHOD, "eta")  # what distinguishes the lines of a comparison
 CONFIDENCE = 0.95
 WINDOW = 0.05  # of a run's evaluations, in a running mean: a wider one moves the kinks of a curve
 

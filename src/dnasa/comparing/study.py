@@ -66,9 +66,9 @@ def prepare(study: Study, cell: Cell) -> Prepared:
     source = make_source(SourceOptions.of(options), range(graph.nodes), validate=True)
     rules, reasons = [], []
     for rule in settings["rules"]:
-        made, name = example(rule), title(rule.partition(":")[0])
+        instance, name = example(rule), title(rule.partition(":")[0])
         try:
-            check_weights(made, graph, network.settings.rounds, name, network.settings.every)
+            check_weights(instance, graph, network.settings.rounds, name, network.settings.every)
             rules.append(rule)
         except InputError as error:
             reasons.append(str(error))
@@ -109,8 +109,11 @@ def run(
 
 def cell_folder(cell: Cell, out: Path) -> RunFolder:
     """Its folder in `out`, to be continued if it has been begun with the same settings."""
-    config, settings = OwnFiles(out).inside(f"{cell.folder}/config.json"), stored(cell)
+    config = OwnFiles(out).inside(f"{cell.folder}/config.json")
     path = config.parent
+    settings = cell.settings | {"data": cell.problem, "topology": cell.graph, "partition": cell.partition}
+    del settings["checkpoint_every"]  # results do not depend on it
+    settings = json.loads(json.dumps(settings))  # as they come back from a file
     if not config.exists():
         return RunFolder(path, {"command": "study", "options": settings})
     folder = RunFolder(path, resume=True)
@@ -123,13 +126,6 @@ def cell_folder(cell: Cell, out: Path) -> RunFolder:
                 "choose another --out."
             )
     return folder
-
-
-def stored(cell: Cell) -> dict[str, Any]:
-    """The settings that results depend on, as they come back from a file."""
-    settings = cell.settings | {"data": cell.problem, "topology": cell.graph, "partition": cell.partition}
-    del settings["checkpoint_every"]
-    return json.loads(json.dumps(settings))
 
 
 def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, progress: Progress) -> Comparison:
@@ -155,7 +151,7 @@ def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, pr
             progress=progress,
         )
     except Interrupted as error:
-        what = str(error).partition(";")[0]
-        raise Interrupted(f"{what} of {cell.title}; the same command continues there.") from error
+        reason = str(error).partition(";")[0]
+        raise Interrupted(f"{reason} of {cell.title}; the same command continues there.") from error
     folder.own.write(SUMMARY, comparison.summary().to_csv(index=False).encode())
     return comparison

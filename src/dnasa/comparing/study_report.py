@@ -81,11 +81,12 @@ class StudyReport:
         return "\n".join(self._latex(cells) for _, cells in self._problems())
 
     def _latex(self, cells: Cells) -> str:
-        (cell, comparison), methods = cells[0], _methods(cells)
+        methods = _methods(cells)
         columns = {latex.METHOD: latex.methods(methods)}
-        for each, results in cells:
-            columns[latex.text(each.place.replace("_", " "))] = _latex_column(results, methods)
-        choice = pd.concat([each.choice for _, each in cells])
+        for cell, comparison in cells:
+            columns[latex.text(cell.place.replace("_", " "))] = _latex_column(comparison, methods)
+        choice = pd.concat([comparison.choice for _, comparison in cells])
+        cell, comparison = cells[0]
         caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], columns, choice)
         name = f"{self.study.name}-{source_name(cell.problem)}"
         return latex.table(columns, caption, name, [_chosen_by(cells)])

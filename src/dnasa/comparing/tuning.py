@@ -7,13 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from dnasa.comparing.statistics import over_seeds
+from dnasa.comparing.statistics import METHOD, over_seeds
 from dnasa.comparing.tables import metric_name
 from dnasa.data.partitions import validation_name
 from dnasa.problems.metrics import larger_is_better
 from dnasa.rules.registry import Variant
-
-LINE = ["rule", "schedule"]  # what has a stepsize of its own
 
 
 class Selection(NamedTuple):
@@ -55,13 +53,13 @@ def best(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     larger = larger_is_better(metric)
     table = table.assign(value=table["mean"].fillna(-np.inf if larger else np.inf))
     rows = []
-    for _, same in table.groupby(LINE, sort=False, dropna=False):
+    for _, same in table.groupby(METHOD, sort=False, dropna=False):
         grid = same.sort_values("eta")
         row = grid.loc[grid.value.idxmax() if larger else grid.value.idxmin()]
         edge = ""
         if len(grid) > 1 and row.eta in (grid.eta.min(), grid.eta.max()):
             edge = "smallest" if row.eta == grid.eta.min() else "largest"
-        rows.append(row[[*LINE, "eta", "value"]].to_dict() | {"edge": edge})
+        rows.append(row[[*METHOD, "eta", "value"]].to_dict() | {"edge": edge})
     return pd.DataFrame(rows)
 
 

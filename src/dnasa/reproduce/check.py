@@ -27,26 +27,20 @@ class Claim(NamedTuple):
     needs: str | None = None  # the dataset
 
 
-class Checked(NamedTuple):
-    claim: Claim
-    found: float | None
-    result: str  # "ok", "differs", or "skipped" and why
-
-
 def claims() -> list[Claim]:
     return read_toml(CLAIMS, str, lambda content: [Claim(**entry) for entry in content["claim"]])
 
 
-def check(every: list[Claim]) -> Iterator[Checked]:
-    """Each claim with the number found; those whose data is not there are skipped."""
+def check(every: list[Claim]) -> Iterator[tuple[Claim, float | None, str]]:
+    """Each claim, the number found, and "ok", "differs", or "skipped" with the reason where its data is not there."""
     for claim in every:
         reason = missing(claim.needs) if claim.needs else ""
         if reason:
-            yield Checked(claim, None, f"skipped: {reason}")
+            yield claim, None, f"skipped: {reason}"
             continue
         found = measure(**claim.runs)
         is_close = abs(found - claim.published) <= claim.tolerance  # not if it is not a number
-        yield Checked(claim, found, "ok" if is_close else "differs")
+        yield claim, found, "ok" if is_close else "differs"
 
 
 def measure(metric: str, **settings: Any) -> float:

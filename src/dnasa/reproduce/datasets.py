@@ -43,8 +43,6 @@ def fig3(quick: bool = False, **options: Any) -> Report:
 
 def fig4(quick: bool = False, **options: Any) -> Report:
     """a9a, 8 nodes on ring, random, ladder and complete graph."""
-    if reason := missing("a9a"):
-        raise InputError(reason)
     graphs = {name.removeprefix("paper_"): topology.make(name, 8) for name in GRAPHS}
     panels = {rf"{name} ($\rho$ = {graph.rho:.3f})": ("a9a", graph) for name, graph in graphs.items()}
     steps = (QUICK_STEPS if quick else STEPS)["a9a"]
@@ -93,8 +91,6 @@ def fig6(quick: bool = False, **options: Any) -> Report:
 
 def curves(name: str, data: str, quick: bool, **options: Any) -> Report:
     """Tune each method on two seeds, then run it at its best stepsize for other seeds."""
-    if reason := missing(data):
-        raise InputError(reason)
     graph, steps = topology.paper_random(), (QUICK_STEPS if quick else STEPS)[data]
     seeds, evaluations = (2, 4) if quick else (SEEDS, EVALUATIONS)
     options |= {"rows": QUICK_ROWS if quick else None}

@@ -59,13 +59,13 @@ def on_data(
     """The default model on the first `rows` of a dataset, or all; all seeds share one partition."""
     data = dataset(name)
     data = data._replace(inputs=data.inputs[:rows], labels=data.labels[:rows])
-    how = SourceOptions(nodes=nodes, partition_seed=0, **options)
-    shards, validation = divided(how, data, [], validate)
+    source = SourceOptions(nodes=nodes, partition_seed=0, **options)
+    shards, validation = divided(source, data, [], validate)
     return tasks.on_shards(
         data,
         shards,
-        loss_scale=how.loss_scale,
-        device=how.device,
+        loss_scale=source.loss_scale,
+        device=source.device,
         train_metrics=train_metrics,
         validation=validation,
     )

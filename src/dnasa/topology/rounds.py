@@ -35,7 +35,8 @@ def count_rounds(topology: Topology, rounds: Any) -> int:
             "'exact', or give a number of rounds."
         )
     values = _eigenvalues(topology)
-    return max(len(values), 1 + bool(np.abs(values).max(initial=0) > SAME))  # one round multiplies by W itself
+    least = 1 if np.abs(values).max(initial=0) <= SAME else 2  # one round multiplies by W itself
+    return max(len(values), least)
 
 
 def successive(topology: Topology, rounds: int) -> Topology:
@@ -62,7 +63,9 @@ def roots(topology: Topology, rounds: int) -> list[float]:
     """The roots of the best polynomial of degree `rounds`, in an order in which rounding errors do not grow."""
     values = _eigenvalues(topology)
     few = not _large(topology) and len(values) <= MOST_VALUES
-    return _leja(np.resize(values, rounds) if few and rounds >= len(values) else _best_roots(values, rounds, few))
+    if few and rounds >= len(values):
+        return _leja(np.resize(values, rounds))
+    return _leja(_best_roots(values, rounds, few))
 
 
 def _large(topology: Topology) -> bool:

@@ -46,7 +46,7 @@ class Topology:
     def __repr__(self) -> str:
         name = f"{self.name} ({self.parameters})" if self.parameters else self.name
         kind = "directed, " if self.directed else ""
-        size = f"{self.nodes:,} node{'s' * (self.nodes > 1)}"
+        size = "1 node" if self.nodes == 1 else f"{self.nodes:,} nodes"
         return f"{name}: {size}, {kind}degree {extent(self.degrees)}, rho = {self.rho:.4g}"
 
     @property
@@ -91,8 +91,8 @@ class Topology:
 
     @cached_property
     def messages(self) -> int:
-        """Messages sent in one exchange by all nodes together."""
-        return int(self.degrees.sum())
+        """Messages sent in one exchange by all nodes together, on average over a period."""
+        return round(self.degrees.sum())
 
     @cached_property
     def rho(self) -> float:
@@ -159,11 +159,6 @@ class Changing(Topology):
         most = max(graph.degrees.max() for graph in self.each)
         kind = f"{self.period} graphs in turn, degree at most {most}"
         return f"{self.name}: {self.nodes:,} nodes, {kind}, rho = {self.rho:.4g}"
-
-    @cached_property
-    def messages(self) -> int:
-        """Messages sent in one exchange by all nodes together, on average over a period."""
-        return round(sum(graph.messages for graph in self.each) / self.period)
 
     @cached_property
     def rho(self) -> float:
