@@ -197,5 +197,4 @@ def with_sent(history: pd.DataFrame) -> pd.DataFrame:
 
 
 def amounts_differ(amounts: pd.Series) -> bool:
-    """Whether methods send different amounts."""
     return bool(amounts.max() > 1.01 * amounts.min())

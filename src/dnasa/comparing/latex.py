@@ -86,7 +86,6 @@ def _with_dagger(cell: str, at_edge: bool) -> str:
 
 
 def sent(amounts: pd.Series) -> list[str]:
-    """What a node sends, by method and in MB."""
     decimals = max(0, 2 - floor(log10(amounts.max())))
     return [f"{amount:.{decimals}f}" for amount in amounts]
 

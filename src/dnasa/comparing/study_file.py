@@ -84,8 +84,6 @@ class Settings(BaseModel):
 
 
 class StudyFile(Settings):
-    """The whole file."""
-
     problems: Texts
     name: Name
     figure: Literal["stepsizes", "curves"] = "stepsizes"

@@ -58,7 +58,8 @@ def _build(name: str, adjacency: Any, weights: str | None, default: Weights = la
     return replace(from_matrix(rule(sp.csr_array(adjacency, dtype=np.float64)), name), parameters=parameters)
 
 
-def _hops(n: int) -> list[int]:
+def _powers_of_two(n: int) -> list[int]:
+    """Those below n: none for a single node."""
     return [1 << k for k in range((n - 1).bit_length())]
 
 
@@ -161,7 +162,7 @@ def grid(n: int) -> sp.csr_array:
 @named(parameters=lambda n: "{} x {}".format(*squarest(n)))
 def torus(n: int) -> sp.csr_array:
     """The squarest grid of n nodes with its opposite sides joined; n is not a prime above 2."""
-    return _lattice(n, "torus", lambda n: _circle(n, _hops(n)[:1]))
+    return _lattice(n, "torus", lambda n: _circle(n, _powers_of_two(n)[:1]))
 
 
 @named()
@@ -169,13 +170,13 @@ def hypercube(n: int) -> sp.csr_array:
     """Nodes whose binary numbers differ in one digit are joined; n is a power of two."""
     if n & (n - 1):
         raise InputError(f"A hypercube needs a power of two nodes, not {n}. Try {1 << n.bit_length() - 1}.")
-    return reduce(sp.kronsum, [_line(2)] * len(_hops(n)), sp.csr_array((1, 1)))
+    return reduce(sp.kronsum, [_line(2)] * len(_powers_of_two(n)), sp.csr_array((1, 1)))
 
 
 @named()
 def exponential(n: int) -> sp.csr_array:
     """Node i is joined to i +- 1, 2, 4, 8, ...: few edges, and information reaches all nodes in log2(n) steps."""
-    return _circle(n, _hops(n))
+    return _circle(n, _powers_of_two(n))
 
 
 PAPER_EDGES = "1-2 2-3 3-6 4-6 4-5 5-7 7-8 1-8 1-3 3-7 4-7 4-8 2-8 2-5 5-6 1-6 1-4 2-4 2-6 6-7 1-7 1-5 5-8 3-8"  # as drawn
@@ -197,13 +198,13 @@ def paper_random(n: int = 8, weights: str | None = None) -> Topology:
 @named(default=equal_shares)
 def directed_ring(n: int) -> sp.csr_array:
     """Node i sends to i + 1, with half of its weight. Needs a rule for directed graphs, such as `push_sum(rule)`."""
-    return _shifts(n, _hops(n)[:1])
+    return _shifts(n, _powers_of_two(n)[:1])
 
 
 @named(default=equal_shares)
 def directed_exponential(n: int) -> sp.csr_array:
     """Node i sends to i + 1, 2, 4, 8, ..., with equal shares of its weight. Needs a rule for directed graphs."""
-    return _shifts(n, _hops(n))
+    return _shifts(n, _powers_of_two(n))
 
 
 TOPOLOGIES |= {"random": random, "exact": exact, "paper_random": paper_random}
