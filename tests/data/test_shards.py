@@ -17,9 +17,10 @@ from test_own_data import encoding_of
 from dnasa import data
 from dnasa.core import InputError
 from dnasa.data import agreement
-from dnasa.data.loading import Split
-from dnasa.data.rows import of_frame
+from dnasa.data.loading import split
+from dnasa.data.rows import from_frame
 from dnasa.data.shards import count_nodes, node_paths
+from dnasa.data.summaries import summarize
 from dnasa.tasks import tasks
 
 
@@ -227,8 +228,9 @@ def patients(rng: np.random.Generator, rows: int) -> pd.DataFrame:
 
 
 def warned(made: Sequence[pd.DataFrame], names: Sequence[str] = ()) -> tuple[str, ...]:
-    whole = [Split(of_frame(frame, "kind", "the frame"), None) for frame in made]
-    named = [split.summary(None)._replace(site=(names or [f"s{i}" for i in range(99)])[i]) for i, split in enumerate(whole)]
+    parts = [split(from_frame(frame, "kind", "the frame"), None) for frame in made]
+    names = names or [f"s{i}" for i in range(len(made))]
+    named = [summarize(*part, None)._replace(site=name) for part, name in zip(parts, names, strict=True)]
     return tuple(agreement.warnings(agreement.aligned(named)))
 
 

@@ -20,7 +20,7 @@ from dnasa.core import InputError
 from dnasa.data.columns import MISSING_WORDS
 from dnasa.data.dataset import Dataset
 from dnasa.data.encoding import Encoding
-from dnasa.data.rows import Rows, of_arrays, of_frame, position
+from dnasa.data.rows import Rows, from_arrays, from_frame, position
 from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ def read_file(path: Path, target: Any) -> tuple[Rows, Rows | None]:
         raise InputError(f"There is no file {path}.")
     if kind(path) == ".npz":
         arrays = read_arrays(path, ARRAYS)
-        train = of_arrays(arrays["inputs"], arrays["labels"], path.name)
+        train = from_arrays(arrays["inputs"], arrays["labels"], path.name)
         has_tests = "test_inputs" in arrays
-        return train, of_arrays(arrays["test_inputs"], arrays["test_labels"], path.name) if has_tests else None
+        return train, from_arrays(arrays["test_inputs"], arrays["test_labels"], path.name) if has_tests else None
     if kind(path) in LIBSVM:
-        return of_arrays(*read_libsvm(path), path.name), None
-    return of_frame(read_table(path), target, path.name), None
+        return from_arrays(*read_libsvm(path), path.name), None
+    return from_frame(read_table(path), target, path.name), None
 
 
 def read_rows(path: Path, encoding: Encoding) -> tuple[Any, list[Any]]:
@@ -242,7 +242,7 @@ def read_images(folder: Path) -> tuple[Rows, Rows | None]:
     every = [path for part in (train, *tests) for path in part]
     gray = all(_open(path).mode in ("L", "1", "I;16", "I") for path in every)
     size, mode = _open(every[0]).size, "L" if gray else "RGB"
-    rows = [of_arrays(pixels([*part], mode, size), np.array([*part.values()]), folder.name) for part in (train, *tests)]
+    rows = [from_arrays(pixels([*part], mode, size), np.array([*part.values()]), folder.name) for part in (train, *tests)]
     return rows[0], rows[1] if tests else None
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from dnasa.core import InputError
 from dnasa.data import agreement, loading, reading
 from dnasa.data.dataset import Dataset, Site
-from dnasa.data.rows import without
-from dnasa.data.summaries import Summary, make_encoding
+from dnasa.data.rows import without_columns
+from dnasa.data.summaries import Summary, make_encoding, summarize
 
 
 def alone(text: str) -> list[str]:
@@ -53,28 +53,29 @@ def from_shards(
         id_column: A column that names the rows and is not an input; not every site needs to have it.
     """
     folder = Path(folder)
-    paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)
-    tests = None if common is None else loading.read(common, target)[0]
+    common = common_test(folder)
+    common_tests = None if common is None else loading.read(common, target)[0]
     splits, local_summaries = [], []
-    for path in paths:
+    for path in node_paths(folder, local_nodes, nodes):
         with naming(path):
-            rows, own_test = loading.read(path, target)
-            rows = without(rows, drop_columns, id_column, path.name, partly=True)
-            splits.append(loading.Split(rows, own_test if tests is None else tests))
+            rows, tests = loading.read(path, target)
+            rows = without_columns(rows, drop_columns, id_column, path.name, may_be_absent=True)
+            split = loading.split(rows, tests if common_tests is None else common_tests)
+            splits.append(split)
             site = path.name if path.is_dir() else path.name.partition(".")[0]
-            local_summaries.append(splits[-1].summary(task).to_send(site))
-    summaries = agreement.aligned(exchanged(local_summaries, allgather_text))
+            local_summaries.append(summarize(*split, task).to_send(site))
+    summaries = agreement.aligned(exchange_summaries(local_summaries, allgather_text))
     total = reduce(Summary.merged, summaries)
     encoding = make_encoding(total, task)._replace(id_column=id_column)
     if encoding.task == "classification":
         agreement.check_classes(summaries)
-    # nodes of other processes that nothing was exchanged with have empty shards
-    known = dict(zip(range(nodes) if len(summaries) == nodes else local_nodes, summaries, strict=True))
-    of_nodes = [known.get(node, Summary()) for node in range(nodes)]
-    pieces = [split.training(encoding) for split in splits]
-    tested = [split.testing(encoding) for split in (splits[:1] if common else splits)]
-    parts: Any = [np.concatenate(column) for some in (pieces, tested) for column in zip(*some, strict=True)]
-    data = Dataset(folder.resolve().name or str(folder), *parts)._replace(
+    train = [loading.encode_rows(split.train, encoding) for split in splits]
+    test = [loading.encode_rows(split.test, encoding) for split in (splits[:1] if common else splits)]
+    of_nodes = _by_node(summaries, local_nodes, nodes)
+    data = Dataset(
+        folder.resolve().name or str(folder),
+        *_concatenated(train),
+        *_concatenated(test),
         source=str(folder),
         encoding=encoding,
         test_counts=() if common else tuple(summary.tests for summary in of_nodes),
@@ -82,15 +83,30 @@ def from_shards(
         warnings=tuple(agreement.warnings(summaries)),
         sites=tuple(Site(summary.site, summary.rows) for summary in of_nodes),
     )
+    return data, _consecutive_shards([len(labels) for _, labels in train], local_nodes, nodes)
+
+
+def _by_node(summaries: Sequence[Summary], local_nodes: range, nodes: int) -> list[Summary]:
+    """The summary of every node; an empty one for nodes of other processes that nothing was exchanged with."""
+    known = dict(zip(range(nodes) if len(summaries) == nodes else local_nodes, summaries, strict=True))
+    return [known.get(node, Summary()) for node in range(nodes)]
+
+
+def _concatenated(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    inputs, labels = zip(*parts, strict=True)
+    return np.concatenate(inputs), np.concatenate(labels)
+
+
+def _consecutive_shards(counts: Sequence[int], local_nodes: range, nodes: int) -> list[np.ndarray]:
+    """The numbers of each local node's rows, one node after the other; other nodes have none."""
     shards = [np.empty(0, np.int64)] * nodes
-    counts = [len(labels) for _, labels in pieces]
     for node, count, end in zip(local_nodes, counts, accumulate(counts), strict=True):
         shards[node] = np.arange(end - count, end)
-    return data, shards
+    return shards
 
 
-def exchanged(summaries: Sequence[Summary], allgather_text: Callable[[str], list[str]]) -> list[Summary]:
-    """The summaries of all nodes, in their order."""
+def exchange_summaries(summaries: Sequence[Summary], allgather_text: Callable[[str], list[str]]) -> list[Summary]:
+    """Send the summaries of the local nodes; return those of all nodes, in their order."""
     texts = allgather_text(json.dumps(summaries))
     return [Summary.from_json(entry) for text in texts for entry in json.loads(text)]
 

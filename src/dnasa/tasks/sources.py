@@ -14,7 +14,7 @@ from dnasa.core import InputError, size
 from dnasa.data.agreement import aligned
 from dnasa.data.columns import MISSING
 from dnasa.data.reading import CONTEXT
-from dnasa.data.shards import alone, exchanged
+from dnasa.data.shards import alone, exchange_summaries
 from dnasa.data.summaries import Summary
 from dnasa.engine.plan import evenly
 from dnasa.extras import needed_by
@@ -250,7 +250,7 @@ def divided(
 def checked_summaries(own: str, given: str) -> str:
     """Another process's text about its tables; raises an error if it is none. Tables that do not fit are named later."""
     with suppress(InputError):
-        reduce(Summary.merged, aligned(exchanged((), lambda _: [own, given])))
+        reduce(Summary.merged, aligned(exchange_summaries((), lambda _: [own, given])))
     return given
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dnasa.core import InputError
 from dnasa.data import Dataset, Encoding
-from dnasa.data.columns import changed
+from dnasa.data.columns import map_text_columns
 from dnasa.data.encoding import ARRAYS
 from dnasa.data.reading import is_number, read_rows
 from dnasa.problems.stored import CENTRE, SPREAD, as_inputs
@@ -186,7 +186,7 @@ def predict_file(model: TrainedModel, path: Path, id_column: str | None = None) 
 
 def as_csv(predicted: "pd.DataFrame") -> str:
     """The text of a CSV file; texts that a spreadsheet would calculate begin with an apostrophe there."""
-    safe = changed(predicted, lambda column: column.map(_inert))
+    safe = map_text_columns(predicted, lambda column: column.map(_inert))
     return safe.set_axis([_inert(name) for name in safe], axis=1).to_csv(index=False, float_format="%.7g")
 
 
