@@ -3,14 +3,12 @@
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from dnasa.core import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MISSING = ""  # the category of a missing text
 MISSING_WORDS = {  # those of pandas, and ?
@@ -28,10 +26,8 @@ LIKE_NUMBERS = re.compile(rf"\s*(?:{DATE}|{DECORATED})\s*")
 FLOAT32 = 3.4e38  # what a model can take in single precision
 
 
-def as_frame(rows: Any) -> "pd.DataFrame":
+def as_frame(rows: Any) -> pd.DataFrame:
     """A frame with its blank texts missing; an array of two axes as one with columns 0, 1, 2, ..., without a copy."""
-    import pandas as pd
-
     if isinstance(rows, pd.DataFrame):
         return map_text_columns(rows, blanks_to_missing)
     array = np.asarray(rows)
@@ -40,7 +36,7 @@ def as_frame(rows: Any) -> "pd.DataFrame":
     return pd.DataFrame(array, columns=[str(place) for place in range(array.shape[1])], copy=False)
 
 
-def map_text_columns(frame: "pd.DataFrame", function: Callable[["pd.Series"], "pd.Series"]) -> "pd.DataFrame":
+def map_text_columns(frame: pd.DataFrame, function: Callable[[pd.Series], pd.Series]) -> pd.DataFrame:
     """Apply a function to every column that is not numeric. Numbers are not copied, and `frame` is not changed."""
     result = frame.copy(deep=False)
     for place, dtype in enumerate(frame.dtypes):
@@ -49,16 +45,14 @@ def map_text_columns(frame: "pd.DataFrame", function: Callable[["pd.Series"], "p
     return result
 
 
-def blanks_to_missing(column: "pd.Series") -> "pd.Series":
+def blanks_to_missing(column: pd.Series) -> pd.Series:
     """Make empty texts, and words such as NA, missing values, whatever file they come from."""
     blanks = [word for word in column.unique() if isinstance(word, str) and word.strip() in MISSING_WORDS]
     return column.mask(column.isin(blanks)) if blanks else column
 
 
-def infer_dtype(column: "pd.Series") -> "pd.Series":
+def infer_dtype(column: pd.Series) -> pd.Series:
     """Give a column the type it would have in a text file: numbers and booleans between blanks; other text stays text."""
-    import pandas as pd
-
     full = blanks_to_missing(column)
     values = full.dropna().unique()
     if isinstance(column.dtype, pd.CategoricalDtype) or not len(values):
@@ -71,7 +65,7 @@ def infer_dtype(column: "pd.Series") -> "pd.Series":
     return pd.to_numeric(full) if are_numbers else full
 
 
-def kind_of(name: str, column: "pd.Series") -> str:
+def kind_of(name: str, column: pd.Series) -> str:
     """Return "number" or "text"; dates and the like are refused."""
     if column.dtype.kind in NUMERIC:
         return "number"
@@ -80,10 +74,8 @@ def kind_of(name: str, column: "pd.Series") -> str:
     return "text" if column.notna().any() else "number"
 
 
-def to_numbers(name: str, column: "pd.Series", allow_missing: bool = False) -> np.ndarray:
+def to_numbers(name: str, column: pd.Series, allow_missing: bool = False) -> np.ndarray:
     """The column in double precision, missing values as NaN; an error names the column, and a row that is not a number."""
-    import pandas as pd
-
     if column.dtype.kind not in NUMERIC:
         converted = pd.to_numeric(column, errors="coerce")
         bad = (converted.isna() & column.notna()).to_numpy()
@@ -111,12 +103,12 @@ def as_float32(array: np.ndarray, what: str) -> np.ndarray:
     return rows
 
 
-def first_row(column: "pd.Series", flags: np.ndarray) -> str:
+def first_row(column: pd.Series, flags: np.ndarray) -> str:
     """The first row that is flagged, for the user: rows of a file count from 1, below its header."""
     return f"row {column.index[int(np.argmax(flags))]}"
 
 
-def to_words(column: "pd.Series") -> np.ndarray:
+def to_words(column: pd.Series) -> np.ndarray:
     """A column of categories as text, whole numbers without a decimal point; missing ones are empty."""
     if column.dtype.kind == "f" and column.dropna().mod(1).eq(0).all():
         column = column.astype("Int64")
@@ -124,18 +116,13 @@ def to_words(column: "pd.Series") -> np.ndarray:
     return np.array([str(word) for word in words], dtype=object)
 
 
-# ---------------------------------------------------------------- text
-
-
 def drop_remedy(name: str) -> str:
     """The remedy for a column that cannot be used."""
     return f"leave it out with --drop-columns {shlex.quote(name)}"
 
 
-def check_text(name: str, column: "pd.Series") -> None:
+def check_text(name: str, column: pd.Series) -> None:
     """Refuse what is mostly numbers or dates; a column of pandas' type category is taken as it is."""
-    import pandas as pd
-
     if isinstance(column.dtype, pd.CategoricalDtype):
         return
     counts = column.dropna().astype(str).value_counts()

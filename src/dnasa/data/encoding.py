@@ -5,16 +5,14 @@ is one input for each category (one-hot), all of them 0 for a category that the 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from dnasa.core import InputError
 from dnasa.data.columns import MISSING, NUMERIC, as_frame, first_row, to_numbers, to_words
 from dnasa.files import refusing_damage
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TASKS = ("classification", "regression")
 
@@ -79,8 +77,6 @@ class Encoding(NamedTuple):
         """How many numbers the model gives for a row."""
         return len(self.classes) if self.task == "classification" else 1
 
-    # ------------------------------------------------------------ inputs
-
     def encode(self, rows: Any) -> np.ndarray:
         """The rows of a frame or an array as numbers (float32), not standardized; bytes stay bytes."""
         return self._replace(mean=None, scale=None).transform(rows)
@@ -127,7 +123,7 @@ class Encoding(NamedTuple):
             raise InputError(f"Rows must be numbers of shape {self.shape}, not {array.dtype} of {array.shape[1:]}.")
         return array if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
 
-    def _encoded_columns(self, table: "pd.DataFrame") -> Iterator[np.ndarray]:
+    def _encoded_columns(self, table: pd.DataFrame) -> Iterator[np.ndarray]:
         """The values of each input: one or two for a column of numbers, one for each category of a text column."""
         for feature, column in self._feature_columns(table):
             if feature.kind == "text":
@@ -145,7 +141,7 @@ class Encoding(NamedTuple):
             else:
                 yield values
 
-    def _feature_columns(self, table: "pd.DataFrame") -> Iterator[tuple[Feature, "pd.Series"]]:
+    def _feature_columns(self, table: pd.DataFrame) -> Iterator[tuple[Feature, pd.Series]]:
         """The column of each feature: by name, or by position where these rows or the training rows have no names."""
         names = [str(name) for name in table.columns]
         wanted = [feature.name for feature in self.features]
@@ -159,9 +155,7 @@ class Encoding(NamedTuple):
         for feature, place in zip(self.features, places, strict=True):
             yield feature, table.iloc[:, place]
 
-    # ------------------------------------------------------------ targets
-
-    def labels(self, column: "pd.Series") -> np.ndarray:
+    def labels(self, column: pd.Series) -> np.ndarray:
         """Encode the target column as class numbers, or as standardized numbers `(rows, 1)` (float32)."""
         if self.task == "classification":
             return self._class_numbers(column)
@@ -173,7 +167,7 @@ class Encoding(NamedTuple):
             return outputs
         return outputs * self.target_scale + self.target_mean
 
-    def _class_numbers(self, column: "pd.Series") -> np.ndarray:
+    def _class_numbers(self, column: pd.Series) -> np.ndarray:
         are_words = all(isinstance(name, str) for name in self.classes)
         values = to_words(column) if are_words else column.to_numpy()
         numbers = {name: number for number, name in enumerate(self.classes)}
@@ -181,8 +175,6 @@ class Encoding(NamedTuple):
             return np.array([numbers[value] for value in values.tolist()], np.int64)
         except KeyError as error:
             raise InputError(f"Column '{self.target}' has the class {error}, which the model does not know.") from error
-
-    # ------------------------------------------------------------ on disk
 
     def to_json(self) -> dict[str, Any]:
         """Everything as numbers, text and lists, for a file."""

@@ -1,21 +1,19 @@
 """Data by name or by path, from frames and arrays: all encoded and standardized in the same way."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from dnasa.core import InputError
 from dnasa.data import rows as raw
 from dnasa.data.dataset import Dataset
 from dnasa.data.datasets import DATASETS, load_known
 from dnasa.data.encoding import Encoding
-from dnasa.data.reading import CONTEXT, KINDS, from_text, kind, read_file, read_images
+from dnasa.data.reading import CONTEXT, FORMATS, extension, from_text, read_file, read_images
 from dnasa.data.rows import Rows, without_columns
 from dnasa.data.summaries import check_columns, check_labels, make_encoding, summarize
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def load(
@@ -46,7 +44,7 @@ def load(
     path = Path(name)
     if not path.exists():
         raise InputError(f"Unknown data '{name}': it is no file or folder. Datasets: {', '.join(DATASETS)}.")
-    if path.is_file() and (text or (kind(path) == ".txt" and target is None)):
+    if path.is_file() and (text or (extension(path) == ".txt" and target is None)):
         return from_text(path, context)
     rows, tests = read(path, target)
     rows = without_columns(rows, drop_columns, id_column, path.name)
@@ -54,9 +52,9 @@ def load(
 
 
 def from_frame(
-    frame: "pd.DataFrame",
+    frame: pd.DataFrame,
     target: Any,
-    test: "pd.DataFrame | None" = None,
+    test: pd.DataFrame | None = None,
     name: str = "frame",
     task: str | None = None,
     drop_columns: Any = None,
@@ -100,14 +98,11 @@ def from_arrays(
     return encoded(raw.from_arrays(inputs, labels), tests, name, "arrays", task)
 
 
-# ---------------------------------------------------------------- files
-
-
 def read(path: Path, target: Any) -> tuple[Rows, Rows | None]:
     """The rows of a file or a folder, and its test rows where it has them."""
     if not path.is_dir():
         return read_file(path, target)
-    tables = sorted(p for p in path.iterdir() if p.is_file() and kind(p) in KINDS and p.name[:2] != "~$")
+    tables = sorted(p for p in path.iterdir() if p.is_file() and extension(p) in FORMATS and p.name[:2] != "~$")
     if not tables:
         return read_images(path)
     tests = [p for p in tables if p.name.startswith("test.")]
@@ -118,9 +113,6 @@ def read(path: Path, target: Any) -> tuple[Rows, Rows | None]:
         raise InputError(f"{path} must hold one file of training rows, or one called train.csv; it has: {names}.")
     rows, included_tests = read_file(train[0], target)
     return rows, read_file(tests[0], target)[0] if tests else included_tests
-
-
-# ---------------------------------------------------------------- encoding
 
 
 def hold_out_rows(rows: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,15 +1,13 @@
 """A user's rows as they were read, before they are encoded."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from dnasa.core import InputError
 from dnasa.data.columns import NUMERIC, as_float32, as_frame, blanks_to_missing, infer_dtype, map_text_columns
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Rows(NamedTuple):
@@ -24,12 +22,12 @@ class Rows(NamedTuple):
     """
 
     inputs: Any
-    labels: "pd.Series"
+    labels: pd.Series
     features: tuple[str, ...] = ()
     id_column: str | None = None
     absent: tuple[str, ...] = ()
 
-    def column(self, name: str) -> "pd.Series":
+    def column(self, name: str) -> pd.Series:
         if name not in self.inputs:
             raise InputError(f"The test rows have no column '{name}', which the training rows have: add it.")
         return self.inputs[name]
@@ -60,7 +58,7 @@ def without_columns(rows: Rows, drop: Any, id_column: str | None, what: str, may
     return rows._replace(features=features, id_column=names.get(id_column or ""), absent=absent)
 
 
-def from_frame(frame: "pd.DataFrame", target: Any, what: str) -> Rows:
+def from_frame(frame: pd.DataFrame, target: Any, what: str) -> Rows:
     """Make rows of a table; its columns are named by text. The target is given by name or by position from 0."""
     frame = map_text_columns(frame, infer_dtype)
     columns = [str(name) for name in frame.columns]
@@ -78,8 +76,6 @@ def from_frame(frame: "pd.DataFrame", target: Any, what: str) -> Rows:
 
 def from_arrays(inputs: Any, labels: Any, what: str = "the arrays") -> Rows:
     """Numbers with one row per sample, and a label for each."""
-    import pandas as pd
-
     inputs, labels = np.asarray(inputs), np.atleast_1d(np.asarray(labels))
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]

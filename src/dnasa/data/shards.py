@@ -121,9 +121,6 @@ def naming(path: Path) -> Iterator[None]:
         raise InputError(line, error.kind or "a table that cannot be used") from error
 
 
-# ---------------------------------------------------------------- files
-
-
 def node_paths(folder: Path, local_nodes: range, nodes: int) -> list[Path]:
     """The file or folder of each local node."""
     entries = _entries(folder)
@@ -151,7 +148,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _is_data(path: Path) -> bool:
-    return not path.name.startswith((".", "~$")) and (path.is_dir() or reading.kind(path) in reading.KINDS)
+    return not path.name.startswith((".", "~$")) and (path.is_dir() or reading.extension(path) in reading.FORMATS)
 
 
 def _is_test(path: Path) -> bool:

@@ -6,20 +6,17 @@ A node summarizes its own rows, and summaries are merged: means and sums of squa
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from dnasa.checks import choose
 from dnasa.core import InputError
 from dnasa.data import columns
 from dnasa.data.columns import MISSING, drop_remedy, kind_of, nearly_all_different, to_numbers, to_words
 from dnasa.data.encoding import TASKS, Encoding, Feature
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from dnasa.data.rows import Rows
+from dnasa.data.rows import Rows
 
 MIN_COUNT = 5  # rows: no statistic of fewer leaves a site
 MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
@@ -176,10 +173,7 @@ class Summary(NamedTuple):
         return TypeAdapter(cls).validate_python(entries)
 
 
-# ---------------------------------------------------------------- of rows
-
-
-def check_columns(rows: "Rows") -> None:
+def check_columns(rows: Rows) -> None:
     """Refuse columns that cannot be inputs, and rows without a label."""
     for name in rows.features:
         column = rows.inputs[name]
@@ -190,14 +184,14 @@ def check_columns(rows: "Rows") -> None:
     check_labels(rows.labels)
 
 
-def check_labels(labels: "pd.Series") -> None:
+def check_labels(labels: pd.Series) -> None:
     missing = labels.isna().to_numpy()
     if missing.any():
         first = columns.first_row(labels, missing)
         raise InputError(f"Column '{labels.name}' has rows without a label, first {first}: fill or drop them.")
 
 
-def summarize(train: "Rows", test: "Rows", task: str | None) -> Summary:
+def summarize(train: Rows, test: Rows, task: str | None) -> Summary:
     """Summarize training rows; the test rows add only missing values and classes."""
     if task is not None:
         choose("task", task, dict.fromkeys(TASKS))
@@ -208,7 +202,7 @@ def summarize(train: "Rows", test: "Rows", task: str | None) -> Summary:
     return Summary(len(train.labels), shape, features, array, target, len(test.labels), train.absent)
 
 
-def _summarize_column(name: str, train: "pd.Series", test: "pd.Series") -> Column:
+def _summarize_column(name: str, train: pd.Series, test: pd.Series) -> Column:
     gaps = bool(train.isna().any() or test.isna().any())
     if kind_of(name, train) == "number":
         values = to_numbers(name, train, allow_missing=True)
@@ -219,7 +213,7 @@ def _summarize_column(name: str, train: "pd.Series", test: "pd.Series") -> Colum
     return Column(name, "text", gaps, counts=counts)
 
 
-def _summarize_target(train: "pd.Series", test: "pd.Series", task: str | None) -> Target:
+def _summarize_target(train: pd.Series, test: pd.Series, task: str | None) -> Target:
     """All different values, and how often each is in the training rows; a node by itself may have few rows of each class."""
     name, rows = str(train.name), len(train) + len(test)
     is_text = kind_of(name, train) == "text"
@@ -262,9 +256,6 @@ def are_real(values: np.ndarray, rows: float = np.inf) -> bool:
     if (values % 1 != 0).any():
         return len(values) > MOST_FRACTIONS
     return len(values) > (RARE_CLASSES if rows < RARE * len(values) else MOST_CLASSES)
-
-
-# ---------------------------------------------------------------- the encoding
 
 
 def make_encoding(total: Summary, task: str | None = None) -> Encoding:

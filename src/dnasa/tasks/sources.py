@@ -32,7 +32,7 @@ CURVE_POINTS = 50
 SMALL, MORE_POINTS = 10_000, 100  # rows and points: up to so many rows, evaluations cost little compared to steps
 PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^2 on a table of 4,000 rows
 ENOUGH_ROWS, FEW_PASSES = 100, 5  # of a table, to stop early by default
-STOPS_EARLY = "Early stopping is on: a tenth of the training rows is held out, and the best model on them is kept."
+EARLY_STOPPING = "Early stopping is on: a tenth of the training rows is held out, and the best model on them is kept."
 UNEVEN = 10  # times as many rows at a site as at another
 OF_FILES = ("target", "drop_columns", "id_column", "task")  # options without effect on known datasets
 PROBLEMS = ("least_squares", "spike", "robust_regression")  # that need no data
@@ -104,9 +104,8 @@ class Source(NamedTuple):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the config of a run says about its model and data."""
-        files = self.rows.files if self.rows else ()
-        return {"model": self.model} | ({"files": list(files)} if files else {})
+        """What the config of a run says about its source, besides the options."""
+        return {"model": self.model}
 
 
 def make_source(options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Allgather = alone) -> Source:
@@ -130,8 +129,8 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
 
     find_device(options.device)
     rows, shards = load_rows(options, local_nodes, allgather_text)
-    not_early = why_not_early(options, rows, by_default=not validate)
-    parts, validation = divided(options, rows, shards, validate or not not_early)
+    early = stops_early(options, rows, by_default=not validate)
+    parts, validation = divide(options, rows, shards, validate or early)
     model = options.model or models.default(rows)
     train_metrics = not validate or measures_training(options, rows)
     curve = curve_steps(options, rows, train_metrics) if validate else None
@@ -147,18 +146,15 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
         validation=validation,
         class_weight=options.class_weight,
     )
-    lines = [f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}.", *preparation(rows)]
-    description = " ".join(lines)
-    if not validate or not not_early:
-        description += f"\nEarly stopping is off: {not_early}." if not_early else f"\n{STOPS_EARLY}"
+    about = f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}."
     return Source(
         task,
         curve if options.evaluate is None else options.evaluate,
-        description,
+        " ".join([about, *preparation(rows)]) + (f"\n{EARLY_STOPPING}" if early else ""),
         model,
         rows,
         (*rows.warnings, *uneven(rows.sites, options.weights_by)),
-        None if not_early else PATIENCE,
+        PATIENCE if early else None,
     )
 
 
@@ -171,12 +167,12 @@ def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgat
         with needed_by("A model"):
             from dnasa.tasks import models
         kind, words = models.parse(options.model)
-        if kind == "own":
+        if kind == "file":
             models.check_file(Path(words[0]), words[1])
         text, context = kind == "gpt", models.context(options.model)
     if options.shard_dir is not None:
-        how = options.reading
-        return data.from_shards(options.shard_dir, local_nodes, options.nodes, allgather_text=allgather_text, **how)
+        shared = {"allgather_text": allgather_text, **options.reading}
+        return data.from_shards(options.shard_dir, local_nodes, options.nodes, **shared)
     unused = next((option for option in OF_FILES if getattr(options, option)), None)
     if unused and (text or name in data.DATASETS):
         reason = f"{options.model} is a model of text" if text else f"{name} is known"
@@ -186,9 +182,10 @@ def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgat
 
 def uneven(sites: Sequence["Site"], weights_by: str | None) -> list[str]:
     """A warning where one site has many times the rows of another."""
-    small, large = (pick(sites, key=lambda site: site.rows, default=None) for pick in (min, max))
-    if weights_by is not None or small is None or large is None or large.rows < UNEVEN * small.rows:
+    ordered = sorted(sites, key=lambda site: site.rows)
+    if weights_by is not None or not ordered or ordered[-1].rows < UNEVEN * ordered[0].rows:
         return []
+    small, large = ordered[0], ordered[-1]
     return [
         f"{small.name} trains on {small.rows:,} rows and {large.name} on {large.rows:,}, and each site counts the same: with "
         "--weights-by rows, each row does."
@@ -204,54 +201,49 @@ def synthetic(options: SourceOptions) -> "Problem":
     return RobustRegression(options.nodes)
 
 
-def why_not_early(options: SourceOptions, rows: "Dataset", by_default: bool) -> str:
-    """Why the run does not stop early; empty where it does."""
+def stops_early(options: SourceOptions, rows: "Dataset", by_default: bool) -> bool:
+    """Whether the run stops early: if the user says so, or by default on the user's tables."""
     from dnasa.data.datasets import DATASETS
 
     if options.early_stopping is not None:
-        switched = "it was switched off, by --no-early-stopping or by --late between sites"
-        return "" if options.early_stopping else switched
-    own_table = rows.inputs.ndim == 2 and not rows.vocabulary and (options.shard_dir or options.data not in DATASETS)
-    if not by_default or not own_table:
-        return "it is the default for tables of your own; here --early-stopping switches it on"
+        return options.early_stopping
+    is_users = options.shard_dir is not None or options.data not in DATASETS
+    is_table = rows.inputs.ndim == 2 and not rows.vocabulary
+    if not (by_default and is_users and is_table):
+        return False
     counts = [site.rows for site in rows.sites] or [len(rows.labels) // options.nodes] * options.nodes
-    return too_short(counts, options.samples // options.nodes)
+    return worth_stopping_early(counts, options.samples // options.nodes)
 
 
-def too_short(counts: Sequence[int], samples: int) -> str:
-    """Why a run on a table does not stop early by default; empty where it does.
-
-    Args:
-        counts: The number of training rows of each node.
-        samples: How many rows a node draws in the run.
-    """
+def worth_stopping_early(counts: Sequence[int], samples: int) -> bool:
+    """Whether nodes with so many training rows can spare some, and pass often over them with that many samples each."""
     if sum(counts) < ENOUGH_ROWS or min(counts) < 2:
-        return f"{sum(counts)} training rows are fewer than {ENOUGH_ROWS}, or a node has only one"
-    passes = samples * len(counts) / sum(counts)
-    return "" if passes > FEW_PASSES else f"{passes:.1f} passes over the rows are not more than {FEW_PASSES}"
+        return False
+    return samples * len(counts) / sum(counts) > FEW_PASSES
 
 
-def divided(
-    options: SourceOptions, rows: "Dataset", own: "Shards", validate: bool
+def divide(
+    options: SourceOptions, rows: "Dataset", shards: "Shards", validate: bool
 ) -> tuple["Shards | Callable[[int], Shards]", "Shards | tuple[()]"]:
     """Which rows each node trains on, by seed where each draws its own partition, and which it validates on."""
     from dnasa import data
+    from dnasa.data.partitions import hold_out_of_each
 
     if options.shard_dir is not None:
-        return data.hold_out_of_each(own) if validate else (own, ())
+        return hold_out_of_each(shards) if validate else (shards, ())
     train, held_out = data.hold_out(rows) if validate else (np.arange(len(rows.labels)), None)
     validation = () if held_out is None else data.divide_validation(held_out, options.nodes)
-    divide = partial(data.divide, rows, train, options.partition or "iid", options.nodes)
+    by_seed = partial(data.divide, rows, train, options.partition or "iid", options.nodes)
     if options.partition_seed is not None:
-        return divide(whole("partition_seed", options.partition_seed, low=0)), validation
-    return divide(0) if options.partition == "contiguous" else divide, validation
+        return by_seed(whole("partition_seed", options.partition_seed, low=0)), validation
+    return by_seed(0) if options.partition == "contiguous" else by_seed, validation
 
 
-def checked_summaries(own: str, given: str) -> str:
+def checked_summaries(sent: str, received: str) -> str:
     """Another process's text about its tables; raises an error if it is none. Tables that do not fit are named later."""
     with suppress(InputError):
-        reduce(Summary.merged, aligned(exchange_summaries((), lambda _: [own, given])))
-    return given
+        reduce(Summary.merged, aligned(exchange_summaries((), lambda _: [sent, received])))
+    return received
 
 
 def preparation(rows: "Dataset") -> list[str]:

@@ -42,13 +42,13 @@ def export(model: TrainedModel, path: Path) -> float:
             verbose=False,
         )
         expected = module(rows).numpy()
-    made = program.model_proto
-    names = {"inputs": list(model.encoding.inputs), "classes": model.classes.tolist(), "task": model.task}
-    onnx.helper.set_model_props(made, {name: json.dumps(value) for name, value in names.items()})
-    content = made.SerializeToString()
+    proto = program.model_proto
+    about = {"inputs": list(model.encoding.inputs), "classes": model.classes.tolist(), "task": model.task}
+    onnx.helper.set_model_props(proto, {name: json.dumps(value) for name, value in about.items()})
+    content = proto.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    (given,) = session.run(None, {"rows": rows.numpy()})
-    difference = float(np.abs(given - expected).max())
+    (outputs,) = session.run(None, {"rows": rows.numpy()})
+    difference = float(np.abs(outputs - expected).max())
     if not difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise RunError(f"The exported model differs from ours by {difference:.3g}: it was not written.")
     try:
