@@ -109,11 +109,11 @@ def prepare(
         if folder is not None and folder.journal is not None:
             folder.journal.write(0)
         raise
-    warned += [f"Warning: {sentence}" for sentence in source.warnings]
+    warned += [f"Warning: {sentence}" for sentence in (source.rows.warnings if source.rows else ())]
     names = list(network.processes.names) or source.sites
     if folder is not None:
         folder.warnings = warned
-        folder.config |= {"engine": running.engine} | source.facts | ({"sites": names} if names else {})
+        folder.config |= {"engine": running.engine} | {"model": source.model} | ({"sites": names} if names else {})
     if source.description:
         print_line(source.description)
     for line in warned if network.processes.writes else ():

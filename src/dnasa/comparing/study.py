@@ -70,7 +70,7 @@ def prepare(study: Study, cell: Cell) -> Prepared:
     notes = [f"Left out on {cell.graph}: {reason}" for reason in reasons.values() if reason]
     at_end = study.figure == "stepsizes" and settings["evaluate"] is None
     evaluate = [0, settings["steps"]] if at_end else source.evaluate
-    return Prepared(source.problem, network, rules, notes, evaluate, source.facts)
+    return Prepared(source.problem, network, rules, notes, evaluate, {"model": source.model})
 
 
 def _variant(cell: Cell, rule: str) -> registry.Variant:

@@ -1,7 +1,7 @@
 """Data by name or by path, from frames and arrays: all encoded and standardized in the same way."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -123,24 +123,17 @@ def hold_out_rows(rows: int) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(np.delete(order, np.s_[4::5])), np.sort(order[4::5])
 
 
-class Split(NamedTuple):
-    """Rows for training and for testing."""
-
-    train: Rows
-    test: Rows
-
-
-def split(rows: Rows, tests: Rows | None) -> Split:
-    """Check the rows, and hold out every fifth where there are no test rows."""
+def split(rows: Rows, tests: Rows | None) -> tuple[Rows, Rows]:
+    """The rows for training and for testing, checked; every fifth is for testing where there are no test rows."""
     check_columns(rows)
     if tests is None:
         train, test = hold_out_rows(len(rows.labels))
-        return Split(rows.take(train), rows.take(test))
+        return rows.take(train), rows.take(test)
     check_labels(tests.labels)
     shape, test_shape = rows.inputs.shape[1:], tests.inputs.shape[1:]
     if not rows.features and shape != test_shape:
         raise InputError(f"Training rows have shape {shape}, test rows {test_shape}: give both the same.")
-    return Split(rows, tests)
+    return rows, tests
 
 
 def encode_rows(rows: Rows, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
@@ -148,7 +141,6 @@ def encode_rows(rows: Rows, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]
 
 
 def encoded(rows: Rows, tests: Rows | None, name: str, source: str, task: str | None = None) -> Dataset:
-    parts = split(rows, tests)
-    encoding = make_encoding(summarize(*parts, task), task)._replace(id_column=rows.id_column)
-    inputs, labels = encode_rows(parts.train, encoding)
-    return Dataset(name, inputs, labels, *encode_rows(parts.test, encoding), source, encoding=encoding)
+    train, test = split(rows, tests)
+    encoding = make_encoding(summarize(train, test, task), task)._replace(id_column=rows.id_column)
+    return Dataset(name, *encode_rows(train, encoding), *encode_rows(test, encoding), source, encoding=encoding)

@@ -7,7 +7,8 @@ import math
 import re
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,15 @@ ARRAYS = {  # what an array of an .npz may be called
     "test_inputs": ("test_inputs", "X_test", "x_test"),
     "test_labels": ("test_labels", "y_test", "test_targets"),
 }
+
+
+@contextmanager
+def refusing_damage(line: str) -> Iterator[None]:
+    """Refuse a damaged file with this line, whatever a library raises."""
+    try:
+        yield
+    except Exception as error:
+        raise InputError(line) from error
 
 
 def extension(path: Path) -> str:
@@ -92,7 +102,6 @@ def read_table(path: Path, as_text: str | None = None) -> pd.DataFrame:
 
 
 def _read_text(path: Path, raw: bytes, as_text: str | None, separators: str = SEPARATORS) -> pd.DataFrame:
-    """Values below a header line."""
     sample = raw[:SAMPLE].decode(errors="replace")
     header = next((line for line in sample.splitlines() if line.strip()), "")
     try:
@@ -164,12 +173,10 @@ def _excel_as_csv(path: Path) -> bytes:
     """The first sheet of a workbook as text with commas, so that its cells are read as those of a .csv file."""
     with needed_by(f"Reading {path.name}"):
         import openpyxl  # noqa: F401, which pandas uses
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about formats that have no values
-            sheet = pd.read_excel(path, header=None, dtype=str, engine="openpyxl")
-    except Exception as error:  # openpyxl and zipfile raise many kinds for damaged files
-        raise InputError(f"{path.name} is not an Excel workbook, or has a password: save it as .csv.") from error
+    damaged = refusing_damage(f"{path.name} is not an Excel workbook, or has a password: save it as .csv.")
+    with damaged, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about formats that have no values
+        sheet = pd.read_excel(path, header=None, dtype=str, engine="openpyxl")
     filled = sheet.dropna(how="all").dropna(how="all", axis=1)
     return filled.apply(lambda column: column.str.strip()).to_csv(index=False, header=False).encode()
 
@@ -208,13 +215,11 @@ def read_libsvm(path: Path, features: int | None = None) -> tuple[np.ndarray, np
 
 def read_arrays(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
     """Arrays of an .npz, never a pickle, each by the first of its possible names; of test arrays all or none."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            stored = archive.files
-            chosen = {key: next((name for name in some if name in stored), None) for key, some in names.items()}
-            arrays = {key: np.asarray(archive[name]) for key, name in chosen.items() if name is not None}
-    except Exception as error:  # NumPy and zipfile raise many kinds for damaged files
-        raise InputError(f"{path} is not an archive of plain arrays: write it with np.savez.") from error
+    damaged = refusing_damage(f"{path} is not an archive of plain arrays: write it with np.savez.")
+    with damaged, np.load(path, allow_pickle=False) as archive:
+        stored = archive.files
+        chosen = {key: next((name for name in some if name in stored), None) for key, some in names.items()}
+        arrays = {key: np.asarray(archive[name]) for key, name in chosen.items() if name is not None}
     has_tests = any(key.startswith("test_") for key in arrays)
     for key in names:
         if key not in arrays and (has_tests or not key.startswith("test_")):
@@ -231,7 +236,10 @@ def read_images(folder: Path) -> tuple[Rows, Rows | None]:
     paths = [path for part in parts for path in part]
     gray = all(_open(path).mode in ("L", "1", "I;16", "I") for path in paths)
     size, mode = _open(paths[0]).size, "L" if gray else "RGB"
-    rows = [from_arrays(pixels([*part], mode, size), np.array([*part.values()]), folder.name) for part in parts]
+    rows = []
+    for part in parts:
+        images = np.stack([_pixels(path, mode, size) for path in part])
+        rows.append(from_arrays(images, np.array(list(part.values())), folder.name))
     return rows[0], rows[1] if len(rows) > 1 else None
 
 
@@ -241,7 +249,8 @@ def read_unlabeled(folder: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, li
     if not paths or len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(f"{folder} holds no images, or the model takes none: give a file.")
     mode, size = "L" if shape[0] == 1 else "RGB", (shape[2], shape[1])
-    return pixels(paths, mode, size), [str(path.relative_to(folder)) for path in paths]
+    images = np.stack([_pixels(path, mode, size) for path in paths])
+    return images, [str(path.relative_to(folder)) for path in paths]
 
 
 def by_class(folder: Path) -> dict[Path, str]:
@@ -261,26 +270,18 @@ def by_class(folder: Path) -> dict[Path, str]:
 def _open(path: Path) -> Any:
     with needed_by(f"Reading the image {path.name}"):
         from PIL import Image
-    try:
+    with refusing_damage(f"{path} is not an image that Pillow can read: replace or remove it."):
         return Image.open(path, formats=IMAGE_FORMATS)
-    except Exception as error:  # Pillow raises many kinds for damaged images
-        raise InputError(f"{path} is not an image that Pillow can read: replace or remove it.") from error
-
-
-def pixels(paths: Sequence[Path], mode: str, size: tuple[int, int]) -> np.ndarray:
-    """Images x channels x height x width."""
-    return np.stack([_pixels(path, mode, size) for path in paths])
 
 
 def _pixels(path: Path, mode: str, size: tuple[int, int]) -> np.ndarray:
+    """Channels x height x width."""
     image = _open(path)
     if image.size != size:  # checked before memory is used for it
         here, others = (f"{width} x {height} pixels" for width, height in (image.size, size))
         raise InputError(f"{path} has {here} and others have {others}: make all images the same size.")
-    try:
+    with refusing_damage(f"{path} is damaged: replace or remove it."):
         array = np.asarray(image.convert(mode))
-    except Exception as error:  # Pillow raises many kinds for damaged images
-        raise InputError(f"{path} is damaged: replace or remove it.") from error
     return array[None] if mode == "L" else array.transpose(2, 0, 1)
 
 

@@ -11,21 +11,13 @@ from dnasa.data.columns import NUMERIC, as_float32, as_frame, blanks_to_missing,
 
 
 class Rows(NamedTuple):
-    """Inputs and labels of the user.
+    """Inputs and labels of the user."""
 
-    Attributes:
-        inputs: A frame, of which the columns `features` are used, or an array.
-        labels: The target column with its name.
-        features: The columns that are inputs; empty for an array.
-        id_column: The column that names the rows and is not an input.
-        absent: Columns that were to be left out and are not there.
-    """
-
-    inputs: Any
+    inputs: Any  # a frame, of which the columns `features` are used, or an array
     labels: pd.Series
     features: tuple[str, ...] = ()
-    id_column: str | None = None
-    absent: tuple[str, ...] = ()
+    id_column: str | None = None  # names the rows, and is not an input
+    absent: tuple[str, ...] = ()  # columns that were to be left out and are not there
 
     def column(self, name: str) -> pd.Series:
         if name not in self.inputs:

@@ -55,27 +55,28 @@ def from_shards(
     folder = Path(folder)
     common = common_test(folder)
     common_tests = None if common is None else loading.read(common, target)[0]
-    splits, local_summaries = [], []
+    train_rows, test_rows, local_summaries = [], [], []
     for path in node_paths(folder, local_nodes, nodes):
         with naming(path):
             rows, tests = loading.read(path, target)
             rows = without_columns(rows, drop_columns, id_column, path.name, may_be_absent=True)
-            split = loading.split(rows, tests if common_tests is None else common_tests)
-            splits.append(split)
+            train, test = loading.split(rows, tests if common_tests is None else common_tests)
+            train_rows.append(train)
+            test_rows.append(test)
             site = path.name if path.is_dir() else path.name.partition(".")[0]
-            local_summaries.append(summarize(*split, task).to_send(site))
+            local_summaries.append(summarize(train, test, task).to_send(site))
     summaries = agreement.aligned(exchange_summaries(local_summaries, allgather_text))
     total = reduce(Summary.merged, summaries)
     encoding = make_encoding(total, task)._replace(id_column=id_column)
     if encoding.task == "classification":
         agreement.check_classes(summaries)
-    train = [loading.encode_rows(split.train, encoding) for split in splits]
-    test = [loading.encode_rows(split.test, encoding) for split in (splits[:1] if common else splits)]
+    trained_on = [loading.encode_rows(rows, encoding) for rows in train_rows]
+    tested_on = [loading.encode_rows(rows, encoding) for rows in (test_rows[:1] if common else test_rows)]
     of_nodes = _by_node(summaries, local_nodes, nodes)
     data = Dataset(
         folder.resolve().name or str(folder),
-        *_concatenated(train),
-        *_concatenated(test),
+        *_concatenated(trained_on),
+        *_concatenated(tested_on),
         source=str(folder),
         encoding=encoding,
         test_counts=() if common else tuple(summary.tests for summary in of_nodes),
@@ -83,7 +84,7 @@ def from_shards(
         warnings=tuple(agreement.warnings(summaries)),
         sites=tuple(Site(summary.site, summary.rows) for summary in of_nodes),
     )
-    return data, _consecutive_shards([len(labels) for _, labels in train], local_nodes, nodes)
+    return data, _consecutive_shards([len(labels) for _, labels in trained_on], local_nodes, nodes)
 
 
 def _by_node(summaries: Sequence[Summary], local_nodes: range, nodes: int) -> list[Summary]:

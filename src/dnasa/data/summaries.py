@@ -57,13 +57,13 @@ class Moments(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Summary of an input column: `gaps` is whether values are missing in any row, `counts` are those of text categories."""
+    """Summary of an input column."""
 
     name: str
     kind: str
-    gaps: bool
+    gaps: bool  # whether values are missing in any row, for training or for testing
     moments: Moments = Moments()
-    counts: dict[str, int] = {}  # noqa: RUF012 (never changed)
+    counts: dict[str, int] = {}  # noqa: RUF012 (rows of each category, and of missing values; never changed)
 
     @property
     def is_empty(self) -> bool:
@@ -126,27 +126,16 @@ class Target(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Summary of training rows, of a node or of all.
-
-    Attributes:
-        rows: How many there are.
-        shape: The shape of one row of the inputs.
-        columns: The columns of a table.
-        array: The moments of standardized inputs with more than two axes.
-        target: The target column.
-        tests: How many test rows there are.
-        absent: Columns that were to be left out and are not there.
-        site: The name of the node's file or folder.
-    """
+    """Summary of the training rows of a node, or of all nodes."""
 
     rows: int = 0
-    shape: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()  # of one row of inputs
     columns: tuple[Column, ...] = ()
-    array: Moments | None = None
+    array: Moments | None = None  # of standardized inputs with more than two axes
     target: Target = Target()
-    tests: int = 0
-    absent: tuple[str, ...] = ()
-    site: str = ""
+    tests: int = 0  # how many test rows there are
+    absent: tuple[str, ...] = ()  # columns that were to be left out and are not there
+    site: str = ""  # the name of the node's file or folder
 
     def merged(self, other: "Summary") -> "Summary":
         """Merge with the summary of rows that have the same columns in the same order (`agreement.aligned`)."""

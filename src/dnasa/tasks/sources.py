@@ -5,27 +5,26 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from dnasa import data
 from dnasa.checks import choose, whole
 from dnasa.core import InputError, size
+from dnasa.data import DATASETS, Dataset
 from dnasa.data.agreement import aligned
 from dnasa.data.columns import MISSING
+from dnasa.data.partitions import Shards, hold_out_of_each
 from dnasa.data.reading import CONTEXT
 from dnasa.data.shards import alone, exchange_summaries
 from dnasa.data.summaries import Summary
 from dnasa.engine.plan import evenly
 from dnasa.extras import needed_by
 from dnasa.problems.least_squares import LeastSquares
+from dnasa.problems.problem import Problem
 from dnasa.problems.robust_regression import RobustRegression
 from dnasa.tasks import BATCH
-
-if TYPE_CHECKING:
-    from dnasa.data.dataset import Dataset, Site
-    from dnasa.data.partitions import Shards
-    from dnasa.problems.problem import Problem
 
 Allgather = Callable[[str], list[str]]
 CURVE_POINTS = 50
@@ -33,7 +32,6 @@ SMALL, MORE_POINTS = 10_000, 100  # rows and points: up to so many rows, evaluat
 PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^2 on a table of 4,000 rows
 ENOUGH_ROWS, FEW_PASSES = 100, 5  # of a table, to stop early by default
 EARLY_STOPPING = "Early stopping is on: a tenth of the training rows is held out, and the best model on them is kept."
-UNEVEN = 10  # times as many rows at a site as at another
 OF_FILES = ("target", "drop_columns", "id_column", "task")  # options without effect on known datasets
 PROBLEMS = ("least_squares", "spike", "robust_regression")  # that need no data
 
@@ -56,7 +54,6 @@ class SourceOptions:
     model: str | None = None
     problem: str | None = None
     nodes: int = 8
-    weights_by: str | None = None
     class_weight: str | None = None
     batch: int | None = None
     loss_scale: str | float = 1.0
@@ -84,28 +81,19 @@ class SourceOptions:
 
 
 class Source(NamedTuple):
-    """A problem, when to evaluate it, and one line about its model and data; of a problem with data, these too.
+    """A problem, when to evaluate it, and a description of its model and data; of a problem with data, these too."""
 
-    `warnings` are sentences about what the user should look at.
-    """
-
-    problem: "Problem"
+    problem: Problem
     evaluate: int | list[int] | None
     description: str = ""
     model: str = ""
-    rows: "Dataset | None" = None
-    warnings: tuple[str, ...] = ()
+    rows: Dataset | None = None
     patience: int | None = None
 
     @property
     def sites(self) -> list[str]:
         """The names of the nodes, where their data has some."""
         return [site.name for site in self.rows.sites] if self.rows else []
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the config of a run says about its source, besides the options."""
-        return {"model": self.model}
 
 
 def make_source(options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Allgather = alone) -> Source:
@@ -121,8 +109,8 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
         raise InputError(f"--batch must be at least 1, not {options.batch}.")
     choose("dtype", options.dtype or "float32", dict.fromkeys(("float32", "float64")))
     if options.problem is not None:
-        points = evenly(options.steps, MORE_POINTS) if validate and options.evaluate is None else options.evaluate
-        return Source(synthetic(options), points)
+        curve = evenly(options.steps, MORE_POINTS) if validate else None
+        return Source(synthetic(options), curve if options.evaluate is None else options.evaluate)
     with needed_by("Training on data"):
         from dnasa.problems.sharded import find_device
         from dnasa.tasks import models, tasks
@@ -147,21 +135,15 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
         class_weight=options.class_weight,
     )
     about = f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}."
-    return Source(
-        task,
-        curve if options.evaluate is None else options.evaluate,
-        " ".join([about, *preparation(rows)]) + (f"\n{EARLY_STOPPING}" if early else ""),
-        model,
-        rows,
-        (*rows.warnings, *uneven(rows.sites, options.weights_by)),
-        PATIENCE if early else None,
-    )
+    description = " ".join([about, *preparation(rows)])
+    if early:
+        description += f"\n{EARLY_STOPPING}"
+    evaluate = curve if options.evaluate is None else options.evaluate
+    return Source(task, evaluate, description, model, rows, patience=PATIENCE if early else None)
 
 
-def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgather = alone) -> tuple["Dataset", "Shards"]:
+def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgather = alone) -> tuple[Dataset, Shards]:
     """The data that --data or --shard-dir names, read as the other options say; the nodes' rows where they have their own."""
-    from dnasa import data
-
     name, text, context = options.data or "", False, CONTEXT
     if options.model is not None:
         with needed_by("A model"):
@@ -174,25 +156,13 @@ def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgat
         shared = {"allgather_text": allgather_text, **options.reading}
         return data.from_shards(options.shard_dir, local_nodes, options.nodes, **shared)
     unused = next((option for option in OF_FILES if getattr(options, option)), None)
-    if unused and (text or name in data.DATASETS):
+    if unused and (text or name in DATASETS):
         reason = f"{options.model} is a model of text" if text else f"{name} is known"
         raise InputError(f"--{unused.replace('_', '-')} is for tables of your own, and {reason}: leave it out.")
     return data.load(name, context=context, text=text, **options.reading), []
 
 
-def uneven(sites: Sequence["Site"], weights_by: str | None) -> list[str]:
-    """A warning where one site has many times the rows of another."""
-    ordered = sorted(sites, key=lambda site: site.rows)
-    if weights_by is not None or not ordered or ordered[-1].rows < UNEVEN * ordered[0].rows:
-        return []
-    small, large = ordered[0], ordered[-1]
-    return [
-        f"{small.name} trains on {small.rows:,} rows and {large.name} on {large.rows:,}, and each site counts the same: with "
-        "--weights-by rows, each row does."
-    ]
-
-
-def synthetic(options: SourceOptions) -> "Problem":
+def synthetic(options: SourceOptions) -> Problem:
     name = choose("problem", options.problem or "", {name: name for name in PROBLEMS})
     if name != "robust_regression":
         return LeastSquares(spike=name == "spike", batch=options.batch or 1, dtype=options.dtype or "float64")
@@ -201,10 +171,8 @@ def synthetic(options: SourceOptions) -> "Problem":
     return RobustRegression(options.nodes)
 
 
-def stops_early(options: SourceOptions, rows: "Dataset", by_default: bool) -> bool:
+def stops_early(options: SourceOptions, rows: Dataset, by_default: bool) -> bool:
     """Whether the run stops early: if the user says so, or by default on the user's tables."""
-    from dnasa.data.datasets import DATASETS
-
     if options.early_stopping is not None:
         return options.early_stopping
     is_users = options.shard_dir is not None or options.data not in DATASETS
@@ -223,12 +191,9 @@ def worth_stopping_early(counts: Sequence[int], samples: int) -> bool:
 
 
 def divide(
-    options: SourceOptions, rows: "Dataset", shards: "Shards", validate: bool
-) -> tuple["Shards | Callable[[int], Shards]", "Shards | tuple[()]"]:
+    options: SourceOptions, rows: Dataset, shards: Shards, validate: bool
+) -> tuple[Shards | Callable[[int], Shards], Sequence[np.ndarray]]:
     """Which rows each node trains on, by seed where each draws its own partition, and which it validates on."""
-    from dnasa import data
-    from dnasa.data.partitions import hold_out_of_each
-
     if options.shard_dir is not None:
         return hold_out_of_each(shards) if validate else (shards, ())
     train, held_out = data.hold_out(rows) if validate else (np.arange(len(rows.labels)), None)
@@ -246,7 +211,7 @@ def checked_summaries(sent: str, received: str) -> str:
     return received
 
 
-def preparation(rows: "Dataset") -> list[str]:
+def preparation(rows: Dataset) -> list[str]:
     """What was done to the user's rows, in sentences."""
     encoding = rows.encoding
     if encoding is None:
@@ -256,12 +221,12 @@ def preparation(rows: "Dataset") -> list[str]:
     if encoding.mean is not None:
         what = f"{len(encoding.inputs)} inputs" if features else "Inputs"
         lines.append(f"{what} standardized with the mean and standard deviation of the training rows.")
-    for sentence, names in {
+    encoded = {
         "Text became one input for each category": [f.name for f in features if f.kind == "text"],
         "Missing values became the mean, with a flag": [f.name for f in features if f.fill is not None],
         "Missing text became a category of its own": [f.name for f in features if MISSING in f.categories],
-    }.items():
-        lines += [f"{sentence}: {first_of(names)}."] if names else []
+    }
+    lines += [f"{sentence}: {first_of(names)}." for sentence, names in encoded.items() if names]
     if rows.test_counts:
         lines.append("No common test rows: each node tests on its own, every fifth or its test file.")
     return lines
@@ -273,14 +238,14 @@ def first_of(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + more
 
 
-def measures_training(options: SourceOptions, rows: "Dataset") -> bool:
+def measures_training(options: SourceOptions, rows: Dataset) -> bool:
     """Whether a comparison evaluates the training rows too: where it compares by them, has only some, or it costs little."""
     by_training = options.metric is not None and not options.metric.startswith("test_")
     count = CURVE_POINTS if options.evaluate is None else options.steps / max(1, options.evaluate)
     return by_training or options.shard_dir is not None or options.samples >= 2 * count * len(rows.labels)
 
 
-def curve_steps(options: SourceOptions, rows: "Dataset", train_metrics: bool) -> list[int] | None:
+def curve_steps(options: SourceOptions, rows: Dataset, train_metrics: bool) -> list[int] | None:
     """Where to evaluate: at 100 steps if there are few rows, else at 50, or as many as cost about as much as the training.
 
     None: the engine decides, which knows the rows of all processes.
