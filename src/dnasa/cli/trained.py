@@ -148,8 +148,9 @@ def export(
 ) -> None:
     """Export the trained model of a run to ONNX; the file is checked with onnxruntime."""
     from dnasa.trained import load
-    from dnasa.trained.onnx import export as write_onnx
+    from dnasa.trained.onnx import export as to_onnx
 
     model = load(folder, options.trust)
-    difference = write_onnx(model, onnx)
+    content, difference = to_onnx(model)
+    _write_output(onnx, content)
     print_line(f"Saved {onnx}. Its outputs differ from ours by at most {difference:.2g} (onnxruntime, 64 rows).")

@@ -128,18 +128,11 @@ def read_cifar10(path: Path) -> Arrays:
 def read_cifar10_jpeg(path: Path, part: str) -> Arrays:
     """The training or the test part of an .npz: `_jpeg` has the bytes of all images, `_ends` where each ends, and `_labels`."""
     raw, ends, labels = read_arrays(path, {name: [f"{part}_{name}"] for name in ("jpeg", "ends", "labels")}).values()
-    images = [decode_jpeg(raw[start:end].tobytes()) for start, end in pairwise([0, *ends.tolist()])]
-    return np.stack(images).transpose(0, 3, 1, 2), labels.astype(np.int64)
-
-
-def decode_jpeg(jpeg: bytes) -> np.ndarray:
-    """An image of 32 x 32 pixels and 3 colors; its size is checked before memory is used for it."""
     with needed_by("Decoding images"):
         from PIL import Image
-    image = Image.open(io.BytesIO(jpeg), formats=["JPEG"])
-    if image.size != (32, 32) or image.mode != "RGB":
-        raise ValueError("an image is not a color JPEG of 32 x 32 pixels")
-    return np.asarray(image)
+    jpegs = [io.BytesIO(raw[start:end].tobytes()) for start, end in pairwise([0, *ends.tolist()])]
+    images = [np.asarray(Image.open(jpeg, formats=["JPEG"])) for jpeg in jpegs]
+    return np.stack(images).transpose(0, 3, 1, 2), labels.astype(np.int64)
 
 
 def _parse_a9a(paths: list[Path]) -> Arrays:

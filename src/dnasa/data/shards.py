@@ -53,10 +53,10 @@ def from_shards(
         id_column: A column that names the rows and is not an input; not every site needs to have it.
     """
     folder = Path(folder)
-    common = common_test(folder)
+    paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)
     common_tests = None if common is None else loading.read(common, target)[0]
     train_rows, test_rows, local_summaries = [], [], []
-    for path in node_paths(folder, local_nodes, nodes):
+    for path in paths:
         with naming(path):
             rows, tests = loading.read(path, target)
             rows = without_columns(rows, drop_columns, id_column, path.name, may_be_absent=True)

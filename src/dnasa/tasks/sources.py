@@ -120,8 +120,7 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
     early = stops_early(options, rows, by_default=not validate)
     parts, validation = divide(options, rows, shards, validate or early)
     model = options.model or models.default(rows)
-    train_metrics = not validate or measures_training(options, rows)
-    curve = curve_steps(options, rows, train_metrics) if validate else None
+    train_metrics, curve = plan_comparison(options, rows) if validate else (True, None)
     task = tasks.on_shards(
         rows,
         parts,
@@ -238,21 +237,19 @@ def first_of(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + more
 
 
-def measures_training(options: SourceOptions, rows: Dataset) -> bool:
-    """Whether a comparison evaluates the training rows too: where it compares by them, has only some, or it costs little."""
-    by_training = options.metric is not None and not options.metric.startswith("test_")
-    count = CURVE_POINTS if options.evaluate is None else options.steps / max(1, options.evaluate)
-    return by_training or options.shard_dir is not None or options.samples >= 2 * count * len(rows.labels)
+def plan_comparison(options: SourceOptions, rows: Dataset) -> tuple[bool, list[int] | None]:
+    """Whether a comparison evaluates the training rows too, and after which steps it evaluates.
 
-
-def curve_steps(options: SourceOptions, rows: Dataset, train_metrics: bool) -> list[int] | None:
-    """Where to evaluate: at 100 steps if there are few rows, else at 50, or as many as cost about as much as the training.
-
-    None: the engine decides, which knows the rows of all processes.
+    Training rows: where it compares by them, has only some of them, or they cost little. Steps: 100 if there are few rows,
+    else 50, or as many as cost about as much as the training. None: the engine decides, which knows the rows of all processes.
     """
-    few, samples = len(rows.labels) <= SMALL, options.samples
-    if train_metrics and (options.shard_dir is not None or not few):
-        return None
+    samples, count, is_small = options.samples, len(rows.labels), len(rows.labels) <= SMALL
+    by_training = options.metric is not None and not options.metric.startswith("test_")
+    evaluations = CURVE_POINTS if options.evaluate is None else options.steps / max(1, options.evaluate)
+    train_metrics = by_training or options.shard_dir is not None or samples >= 2 * evaluations * count
+    if train_metrics and (options.shard_dir is not None or not is_small):
+        return True, None
     # a gradient costs three times as much as a test
-    count = samples // len(rows.labels) if train_metrics else 3 * samples // len(rows.test_labels)
-    return evenly(options.steps, max(5, min(MORE_POINTS if few else CURVE_POINTS, count)))
+    affordable = samples // count if train_metrics else 3 * samples // len(rows.test_labels)
+    points = min(MORE_POINTS if is_small else CURVE_POINTS, affordable)
+    return train_metrics, evenly(options.steps, max(5, points))

@@ -77,12 +77,10 @@ def load(folder: str | Path, trust: bool = False) -> TrainedModel:
         raise InputError(f"{path} holds no trained model: give the folder of a finished `dnasa train --out` with data.")
     description = read_json(path / "model.json", "model.json")
     with refusing_damage(path / "model.json"):
-        if description["format"] != FORMAT:
-            raise InputError(f"{path / 'model.json'} is of another version of dnasa: train the model again.")
         name, kind = str(description["model"]), description["inputs"]
+        if description["format"] != FORMAT or kind not in KINDS:
+            raise ValueError("another format")
         encoding = Encoding.from_json(description["encoding"])
-        if kind not in KINDS:
-            raise ValueError("inputs")
     parsed, words = models.parse(name)
     code = None
     if parsed == "file":
