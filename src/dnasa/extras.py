@@ -10,7 +10,6 @@ EXTRAS = {  # the module: the name of its package, and the extra that installs i
     "cryptography": ("cryptography", "sites"),
     "matplotlib": ("matplotlib", "plot"),
     "onnx": ("onnx", "onnx"),
-    "openpyxl": ("openpyxl", "excel"),
     "onnxruntime": ("onnxruntime", "onnx"),
     "onnxscript": ("onnxscript", "onnx"),
     "PIL": ("Pillow", "data"),

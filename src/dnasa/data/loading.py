@@ -102,7 +102,7 @@ def read(path: Path, target: Any) -> tuple[Rows, Rows | None]:
     """The rows of a file or a folder, and its test rows where it has them."""
     if not path.is_dir():
         return read_file(path, target)
-    tables = sorted(p for p in path.iterdir() if p.is_file() and extension(p) in FORMATS and p.name[:2] != "~$")
+    tables = sorted(p for p in path.iterdir() if p.is_file() and extension(p) in FORMATS)
     if not tables:
         return read_images(path)
     tests = [p for p in tables if p.name.startswith("test.")]

@@ -1,11 +1,10 @@
-"""Rows in files: tables, Excel, parquet, LIBSVM, arrays, folders of images, texts. A damaged file is refused with one line."""
+"""Rows in files: tables, parquet, LIBSVM, arrays, folders of images, texts. A damaged file is refused with one line."""
 
 import csv
 import gzip
 import io
 import math
 import re
-import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ SAMPLE = 1 << 16  # bytes from which separator and decimal sign are found
 SEPARATORS = ",;\t|"
 BOM = b"\xef\xbb\xbf"  # the byte-order mark that some programs write before UTF-8 text
 LIBSVM = (".libsvm", ".svm", ".svmlight")
-FORMATS = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab", *LIBSVM, ".xlsx", ".npz", ".parquet")
+FORMATS = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab", *LIBSVM, ".npz", ".parquet")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")  # others may start a program, as PostScript does
 CONTEXT = 256  # characters that a model of a text sees at once
@@ -91,22 +90,21 @@ def read_rows(path: Path, encoding: Encoding) -> tuple[Any, list[Any]]:
 
 
 def read_table(path: Path, as_text: str | None = None) -> pd.DataFrame:
-    """Parquet, a workbook, or text. The column `as_text` stays text, as 007."""
+    """Parquet, or text. The column `as_text` stays text, as 007."""
     if extension(path) not in FORMATS:
         raise InputError(f"{path.name} has no format that can be read: save it as .csv. Formats: {', '.join(FORMATS)}.")
     if extension(path) == ".parquet":
         return _read_parquet(path)
-    if extension(path) == ".xlsx":
-        return _read_text(path, _excel_as_csv(path), as_text, ",")
-    return _read_text(path, read_bytes(path).removeprefix(BOM), as_text)
+    return _read_text(path, as_text)
 
 
-def _read_text(path: Path, raw: bytes, as_text: str | None, separators: str = SEPARATORS) -> pd.DataFrame:
+def _read_text(path: Path, as_text: str | None) -> pd.DataFrame:
+    raw = read_bytes(path).removeprefix(BOM)
     sample = raw[:SAMPLE].decode(errors="replace")
     header = next((line for line in sample.splitlines() if line.strip()), "")
     try:
-        names, separator = _parse_header(header, separators)
-        if len(names) < 2 and extension(path) not in (".csv", ".xlsx"):
+        names, separator = _parse_header(header)
+        if len(names) < 2 and extension(path) != ".csv":
             names, separator = header.split(), " "
         frame = pd.read_csv(
             io.BytesIO(raw),
@@ -128,9 +126,9 @@ def _read_text(path: Path, raw: bytes, as_text: str | None, separators: str = SE
     return frame.drop(columns=surplus)
 
 
-def _parse_header(header: str, separators: str) -> tuple[list[str], str]:
+def _parse_header(header: str) -> tuple[list[str], str]:
     """The names, and the separator that divides the line into most of them."""
-    choices = [(next(csv.reader([header], delimiter=sign, skipinitialspace=True), []), sign) for sign in separators]
+    choices = [(next(csv.reader([header], delimiter=sign, skipinitialspace=True), []), sign) for sign in SEPARATORS]
     return max(choices, key=lambda choice: len(choice[0]))
 
 
@@ -167,18 +165,6 @@ def _is_surplus(frame: pd.DataFrame, name: str, place: int) -> bool:
     if name != f"Unnamed: {place}":
         return False
     return bool(frame[name].isna().all()) or (place == 0 and np.array_equal(frame[name], np.arange(len(frame))))
-
-
-def _excel_as_csv(path: Path) -> bytes:
-    """The first sheet of a workbook as text with commas, so that its cells are read as those of a .csv file."""
-    with needed_by(f"Reading {path.name}"):
-        import openpyxl  # noqa: F401, which pandas uses
-    damaged = refusing_damage(f"{path.name} is not an Excel workbook, or has a password: save it as .csv.")
-    with damaged, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about formats that have no values
-        sheet = pd.read_excel(path, header=None, dtype=str, engine="openpyxl")
-    filled = sheet.dropna(how="all").dropna(how="all", axis=1)
-    return filled.apply(lambda column: column.str.strip()).to_csv(index=False, header=False).encode()
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

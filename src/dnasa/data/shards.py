@@ -149,7 +149,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _is_data(path: Path) -> bool:
-    return not path.name.startswith((".", "~$")) and (path.is_dir() or reading.extension(path) in reading.FORMATS)
+    return not path.name.startswith(".") and (path.is_dir() or reading.extension(path) in reading.FORMATS)
 
 
 def _is_test(path: Path) -> bool:
