@@ -14,6 +14,7 @@ EXTRAS = {  # the module: the name of its package, and the extra that installs i
     "onnxscript": ("onnxscript", "onnx"),
     "PIL": ("Pillow", "data"),
     "prometheus_client": ("prometheus_client", "sites"),
+    "pyarrow": ("pyarrow", "parquet"),
     "sklearn": ("scikit-learn", "data"),
     "torch": ("torch", "torch"),
 }

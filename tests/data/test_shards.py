@@ -19,7 +19,7 @@ from dnasa.core import InputError
 from dnasa.data import agreement
 from dnasa.data.loading import split
 from dnasa.data.rows import from_frame
-from dnasa.data.shards import count_nodes, node_paths
+from dnasa.data.shards import node_entries, node_paths
 from dnasa.data.summaries import summarize
 from dnasa.tasks import tasks
 
@@ -142,13 +142,13 @@ def test_sites_with_names_are_the_nodes_in_order_and_may_have_test_rows(tmp_path
 
 def test_the_nodes_of_a_folder_are_its_files_in_order(tmp_path: Path) -> None:
     folder = shards(tmp_path / "d", dict.fromkeys(("node-9.csv", "node-10.npz", ".hidden.csv"), b""))
-    assert count_nodes(folder) == 2
+    assert len(node_entries(folder)) == 2
     assert [path.name for path in node_paths(folder, range(2), 2)] == ["node-9.csv", "node-10.npz"]
     assert [path.name for path in node_paths(folder, range(2, 4), 8)] == ["node-9.csv", "node-10.npz"], "its own alone"
     with pytest.raises(InputError, match="no data: add node-0"):
-        count_nodes(shards(tmp_path / "empty", {}))
+        node_entries(shards(tmp_path / "empty", {}))
     with pytest.raises(InputError, match="no folder"):
-        count_nodes(tmp_path / "nowhere")
+        node_entries(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(

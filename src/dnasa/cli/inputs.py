@@ -109,7 +109,8 @@ def prepare(
         if folder is not None and folder.journal is not None:
             folder.journal.write(0)
         raise
-    warned += [f"Warning: {sentence}" for sentence in (source.rows.warnings if source.rows else ())]
+    if source.rows is not None:
+        warned += [f"Warning: {sentence}" for sentence in source.rows.warnings]
     names = list(network.processes.names) or source.sites
     if folder is not None:
         folder.warnings = warned
@@ -172,7 +173,7 @@ def count_nodes(context: typer.Context, options: Options) -> int:
     one_process = (options.engine or networks.detect()) == "simulated"
     if options.shard_dir is None or explicit or not one_process:
         return options.nodes
-    return shards.count_nodes(options.shard_dir)
+    return len(shards.node_entries(options.shard_dir))
 
 
 def set_output(options: Options, writes: bool | None = None) -> "Progress":

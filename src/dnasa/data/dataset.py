@@ -50,11 +50,6 @@ class Dataset(NamedTuple):
     warnings: tuple[str, ...] = ()
     class_counts: tuple[int, ...] = ()
 
-    def __repr__(self) -> str:
-        what = f"{self.classes} classes" if self.task == "classification" else self.task
-        rows = f"{len(self.labels):,} training and {len(self.test_labels):,} test rows"
-        return f"Dataset {self.name}: {rows} of shape {self.inputs.shape[1:]}, {what}, from {self.source}"
-
     @property
     def task(self) -> str:
         return self.encoding.task if self.encoding else "classification"

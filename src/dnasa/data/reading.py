@@ -41,10 +41,12 @@ ARRAYS = {  # what an array of an .npz may be called
 
 
 @contextmanager
-def refusing_damage(line: str) -> Iterator[None]:
+def refusing(line: str) -> Iterator[None]:
     """Refuse a damaged file with this line, whatever a library raises."""
     try:
         yield
+    except InputError:
+        raise
     except Exception as error:
         raise InputError(line) from error
 
@@ -168,12 +170,10 @@ def _is_surplus(frame: pd.DataFrame, name: str, place: int) -> bool:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
-    try:
+    with needed_by(f"Reading {path.name}"):
+        import pyarrow  # noqa: F401, which pandas uses
+    with refusing(f"{path.name} is not a parquet file: write it again."):
         frame = pd.read_parquet(path)
-    except ImportError:
-        raise InputError(f'Reading {path.name} needs pyarrow: `pip install "dnasa[parquet]"`.') from None
-    except Exception as error:  # pyarrow raises many kinds for damaged files
-        raise InputError(f"{path.name} is not a parquet file: {first_line(error)}.") from error
     if isinstance(frame.index, pd.RangeIndex):
         return frame
     return frame.reset_index(drop=frame.index.name is None)
@@ -201,7 +201,7 @@ def read_libsvm(path: Path, features: int | None = None) -> tuple[np.ndarray, np
 
 def read_arrays(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
     """Arrays of an .npz, never a pickle, each by the first of its possible names; of test arrays all or none."""
-    damaged = refusing_damage(f"{path} is not an archive of plain arrays: write it with np.savez.")
+    damaged = refusing(f"{path} is not an archive of plain arrays: write it with np.savez.")
     with damaged, np.load(path, allow_pickle=False) as archive:
         stored = archive.files
         chosen = {key: next((name for name in some if name in stored), None) for key, some in names.items()}
@@ -256,7 +256,7 @@ def by_class(folder: Path) -> dict[Path, str]:
 def _open(path: Path) -> Any:
     with needed_by(f"Reading the image {path.name}"):
         from PIL import Image
-    with refusing_damage(f"{path} is not an image that Pillow can read: replace or remove it."):
+    with refusing(f"{path} is not an image that Pillow can read: replace or remove it."):
         return Image.open(path, formats=IMAGE_FORMATS)
 
 
@@ -266,7 +266,7 @@ def _pixels(path: Path, mode: str, size: tuple[int, int]) -> np.ndarray:
     if image.size != size:  # checked before memory is used for it
         here, others = (f"{width} x {height} pixels" for width, height in (image.size, size))
         raise InputError(f"{path} has {here} and others have {others}: make all images the same size.")
-    with refusing_damage(f"{path} is damaged: replace or remove it."):
+    with refusing(f"{path} is damaged: replace or remove it."):
         array = np.asarray(image.convert(mode))
     return array[None] if mode == "L" else array.transpose(2, 0, 1)
 

@@ -40,10 +40,11 @@ def without_columns(rows: Rows, drop: Any, id_column: str | None, what: str, may
         wanted.append(id_column)
     if wanted and not rows.features:
         raise InputError(f"{what} is no table: leave out --drop-columns and --id-column.")
-    absent = tuple(name for name in wanted if position(columns, name) is None)
+    places = {name: position(columns, name) for name in wanted}
+    absent = tuple(name for name, place in places.items() if place is None)
     if absent and not may_be_absent:
         raise InputError(_no_column(columns, absent[0], what))
-    names = {name: columns[place] for name in wanted if (place := position(columns, name)) is not None}
+    names = {name: columns[place] for name, place in places.items() if place is not None}
     features = tuple(name for name in rows.features if name not in names.values())
     if names and (not features or rows.labels.name in names.values()):
         raise InputError(f"{what} needs its target and an input: correct --drop-columns or --id-column.")

@@ -124,7 +124,7 @@ def naming(path: Path) -> Iterator[None]:
 
 def node_paths(folder: Path, local_nodes: range, nodes: int) -> list[Path]:
     """The file or folder of each local node."""
-    entries = _entries(folder)
+    entries = node_entries(folder)
     if len(entries) == nodes:
         return entries[local_nodes.start : local_nodes.stop]
     if len(entries) == len(local_nodes):
@@ -133,12 +133,7 @@ def node_paths(folder: Path, local_nodes: range, nodes: int) -> list[Path]:
     raise InputError(f"{folder} has {len(entries)} sites ({names}), not {nodes}: give --nodes {len(entries)}.")
 
 
-def count_nodes(folder: Path) -> int:
-    """The number of nodes whose data the folder holds."""
-    return len(_entries(folder))
-
-
-def _entries(folder: Path) -> list[Path]:
+def node_entries(folder: Path) -> list[Path]:
     """The files and folders with training rows; node-10 comes after node-9."""
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: give the one that holds the nodes' files.")

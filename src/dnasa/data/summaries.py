@@ -22,7 +22,6 @@ MIN_COUNT = 5  # rows: no statistic of fewer leaves a site
 MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
 RARE_CLASSES, RARE = 100, 5  # also a regression's target: more than 100 values with fewer than 5 rows each
 MOST_FRACTIONS = 20  # numbers with a fraction and more values are a regression's target
-ONE_LABEL = "All labels are the same: there is nothing to learn."
 
 
 class Moments(NamedTuple):
@@ -253,22 +252,19 @@ def make_encoding(total: Summary, task: str | None = None) -> Encoding:
     task = task or _likely_task(target)
     features = tuple(column.feature() for column in total.columns)
     shape = (sum(len(feature.inputs) for feature in features),) if features else total.shape
+    classes = target.values or ()
+    is_constant = len(classes) < 2 if task == "classification" else moments.constant
+    if is_constant:
+        raise InputError("All labels are the same: there is nothing to learn.")
     mean, scale = _scaling(total, features)
+    encoding = Encoding(task, features, shape, target.name, mean=mean, scale=scale)
     if task == "classification":
-        classes = target.values or ()
-        if len(classes) < 2:
-            raise InputError(ONE_LABEL)
-        return Encoding(task, features, shape, target.name, classes, mean, scale)
-    if moments.constant:
-        raise InputError(ONE_LABEL)
-    of_target = np.array([moments.mean]), np.array([moments.deviation])
-    return Encoding(task, features, shape, target.name, (), mean, scale, *of_target)
+        return encoding._replace(classes=classes)
+    return encoding._replace(target_mean=np.array([moments.mean]), target_scale=np.array([moments.deviation]))
 
 
 def _likely_task(target: Target) -> str:
-    if target.values is None:
-        return "regression"
-    if target.kind == "number" and are_real(np.array(target.values, float), target.moments.n):
+    if target.values is None or (target.kind == "number" and are_real(np.array(target.values, float), target.moments.n)):
         return "regression"
     return "classification"
 

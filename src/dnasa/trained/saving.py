@@ -20,6 +20,7 @@ from dnasa.arrays import to_numpy
 from dnasa.communication import Network
 from dnasa.core import InputError, RunError
 from dnasa.data import Dataset, Encoding
+from dnasa.data.reading import refusing
 from dnasa.files import make_folder, read_bytes, read_json, refusing_damage, to_json
 from dnasa.problems.supervised import Supervised
 from dnasa.runs.environment import versions
@@ -87,12 +88,8 @@ def load(folder: str | Path, trust: bool = False) -> TrainedModel:
         code = _trusted_code(path, words[0], description.get("sha256"), trust)
         name = str(path / name)
     maker = models.make_for(name, encoding.shape, encoding.outputs, str(path), code)
-    try:
+    with refusing(f"{path}/model.safetensors does not hold the parameters of {name}: train it again."):
         network = _filled(maker, path / "model.safetensors", check_first=parsed != "file")
-    except InputError:
-        raise
-    except Exception as error:  # of safetensors and torch
-        raise InputError(f"{path}/model.safetensors does not hold the parameters of {name}: train it again.") from error
     return TrainedModel(network, encoding, kind)
 
 
