@@ -58,7 +58,9 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         shards = self._shards(X, groups, seed)
         self.nodes_ = len(shards)
-        problem, stops_early = self._problem(X, labels, encoding, shards)
+        inputs = encoding.scaled(X)
+        rows = Dataset("X", inputs, labels, inputs[:1], labels[:1], encoding=encoding)
+        problem, stops_early = self._problem(rows, shards)
         if self.topology is None:
             graph = topology.default(self.nodes_, [example(self.rule)])
         else:
@@ -83,12 +85,8 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         self.model_ = TrainedModel(network.double(), encoding)  # so that a row's result does not depend on the others
         return self
 
-    def _problem(
-        self, X: np.ndarray, labels: np.ndarray, encoding: Encoding, shards: list[np.ndarray]
-    ) -> tuple[Supervised, bool]:
+    def _problem(self, rows: Dataset, shards: list[np.ndarray]) -> tuple[Supervised, bool]:
         """What is minimized, and whether it has rows to stop early by."""
-        inputs = encoding.scaled(X)
-        rows = Dataset("X", inputs, labels, inputs[:1], labels[:1], encoding=encoding)
         stops_early = self.early_stopping
         if stops_early == "auto":
             stops_early = worth_stopping_early([len(shard) for shard in shards], self.steps * self.batch)

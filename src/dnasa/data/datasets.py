@@ -58,10 +58,8 @@ def find_source(name: str) -> str:
     if name == "digits":
         return "scikit-learn"
     paths = local_files(name)
-    if paths and paths[0].name == CIFAR10_JPEG:
-        return f"{paths[0].parent} (JPEG)"
     if paths:
-        return str(paths[0].parent)
+        return f"{paths[0].parent} (JPEG)" if paths[0].name == CIFAR10_JPEG else str(paths[0].parent)
     return f"OpenML {KNOWN[name].openml}" if name in KNOWN else ""
 
 

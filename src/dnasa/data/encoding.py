@@ -189,7 +189,7 @@ class Encoding(NamedTuple):
         with refusing_damage("The description of the model's inputs"):
             features = TypeAdapter(tuple[Feature, ...]).validate_python(entries["features"])
             tuples = {"shape": tuple(map(int, entries["shape"])), "classes": tuple(entries["classes"])}
-            arrays = {name: None if entries[name] is None else np.asarray(entries[name], np.float64) for name in ARRAYS}
+            arrays = {name: np.asarray(entries[name], np.float64) for name in ARRAYS if entries[name] is not None}
             encoding = cls(**entries | {"features": features} | tuples | arrays)
             if not encoding._is_consistent():
                 raise ValueError("its parts do not fit together")

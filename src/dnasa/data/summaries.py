@@ -232,11 +232,9 @@ def _summarize_target(train: pd.Series, test: pd.Series, task: str | None) -> Ta
 
 def _class_name(value: Any, boolean: bool) -> Any:
     """A class as the user wrote it: NumPy made all numbers real."""
-    if isinstance(value, str):
-        return value
     if boolean:
         return bool(value)
-    return int(value) if value.is_integer() else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def are_real(values: np.ndarray, rows: float = np.inf) -> bool:
