@@ -60,7 +60,7 @@ def without_figures() -> Iterator[None]:
 def nothing_executed_before() -> Iterator[None]:
     """Plugins and models that this process has executed are forgotten."""
     before = dict(RULES)
-    models.function.cache_clear()
+    models.load_function.cache_clear()
     plugins.load_file.cache_clear()
     yield
     RULES.clear()

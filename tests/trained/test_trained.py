@@ -368,8 +368,7 @@ def test_the_joint_model_of_a_regression_has_its_r2_at_each_site(home: Path) -> 
     rows, model = dnasa.data.load(str(home / "regression.csv"), "value"), dnasa.load(home / "regression")
     parts = [(rows.inputs[part], rows.labels[part]) for part in (slice(0, 50), slice(50, 50), slice(50, 160))]
     measured = evaluated(home / "regression") | evaluation.at_sites(model, parts, "training")
-    (values,) = evaluation.of_sites(measured).values()
-    first, none, last = values
+    first, none, last = evaluation.site_metric(measured)
     assert np.isnan(none)
     for found, (inputs, labels) in ((first, parts[0]), (last, parts[2])):
         assert found == pytest.approx(r2_score(labels, model.outputs(inputs)), abs=1e-6)
@@ -470,4 +469,4 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
         assert sum(alone["site_scores"]) == np.trace(alone["confusion"])
     frame = dict(evaluation.tables(alone, ["bonn", "köln", "ulm"]))["Each site"]
     assert list(frame.site) == ["bonn", "köln", "ulm"]
-    np.testing.assert_array_equal(frame.iloc[:, 1], next(iter(evaluation.of_sites(alone).values())))
+    np.testing.assert_array_equal(frame.iloc[:, 1], evaluation.site_metric(alone))

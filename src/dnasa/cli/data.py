@@ -52,5 +52,5 @@ def print_data(options: "SourceOptions") -> None:
     if len(table.columns) > MOST_COLUMNS:
         table = table.set_index(table.columns[0]).T.rename_axis("class").reset_index()
     print_table(table, f"{'Windows' if rows.vocabulary else kinds[rows.task]} at each of {options.nodes} nodes, {how}")
-    for sentence in (*rows.warnings, *sources.uneven(rows.sites, None)):
+    for sentence in rows.warnings:
         print_line(f"Warning: {sentence}")

@@ -109,11 +109,12 @@ def prepare(
         if folder is not None and folder.journal is not None:
             folder.journal.write(0)
         raise
-    warned += [f"Warning: {sentence}" for sentence in source.warnings]
+    if source.rows is not None:
+        warned += [f"Warning: {sentence}" for sentence in source.rows.warnings]
     names = list(network.processes.names) or source.sites
     if folder is not None:
         folder.warnings = warned
-        folder.config |= {"engine": running.engine} | source.facts | ({"sites": names} if names else {})
+        folder.config |= {"engine": running.engine} | {"model": source.model} | ({"sites": names} if names else {})
     if source.description:
         print_line(source.description)
     for line in warned if network.processes.writes else ():
@@ -172,7 +173,7 @@ def count_nodes(context: typer.Context, options: Options) -> int:
     one_process = (options.engine or networks.detect()) == "simulated"
     if options.shard_dir is None or explicit or not one_process:
         return options.nodes
-    return shards.count_nodes(options.shard_dir)
+    return len(shards.node_entries(options.shard_dir))
 
 
 def set_output(options: Options, writes: bool | None = None) -> "Progress":

@@ -120,10 +120,6 @@ def _variant(values: dict[str, Any], looks: "Looks") -> str:
 def predict(
     folder: Folder,
     file: Annotated[Path, typer.Argument(help="Rows like those the model was trained on.")],
-    id_column: Annotated[
-        str | None,
-        typer.Option(help="Column that names the rows, for the first column of the predictions. Default: as in training."),
-    ] = None,
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions. Default: they are printed.")] = None,
     *,
     options: Options,
@@ -135,7 +131,7 @@ def predict(
     if out is not None and out.exists() and out.resolve().is_relative_to(file.resolve()):
         raise InputError(f"--out would replace the rows in {file}: choose another file.")
     model = load(folder, options.trust)
-    table = predict_file(model, file, id_column=id_column)
+    table = predict_file(model, file)
     text = as_csv(table)
     if out is None:
         sys.stdout.write(text)
@@ -152,8 +148,9 @@ def export(
 ) -> None:
     """Export the trained model of a run to ONNX; the file is checked with onnxruntime."""
     from dnasa.trained import load
-    from dnasa.trained.onnx import export as write_onnx
+    from dnasa.trained.onnx import export as to_onnx
 
     model = load(folder, options.trust)
-    difference = write_onnx(model, onnx)
+    content, difference = to_onnx(model)
+    _write_output(onnx, content)
     print_line(f"Saved {onnx}. Its outputs differ from ours by at most {difference:.2g} (onnxruntime, 64 rows).")

@@ -81,7 +81,7 @@ def prepare(study: Study, cell: Cell) -> Prepared:
         rules,
         notes=[f"Left out on {cell.graph}: {reason}" for reason in reasons],
         evaluate=[0, settings["steps"]] if only_end else source.evaluate,
-        facts=source.facts,
+        facts={"model": source.model},
     )
 
 
