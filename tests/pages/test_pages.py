@@ -227,10 +227,10 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_page_is_one_file_that_names_no_other(home: Path, tmp_path: Path) -> None:
-    done = run("report", home / "good", "--html", "--out", tmp_path / "pages" / "a.html")
+    done = run("report", home / "good", "--html", "--out", tmp_path / "a.html")
     assert done.returncode == 0, done.stderr
     assert "a.html" in done.stdout
-    text = (tmp_path / "pages" / "a.html").read_text()
+    text = (tmp_path / "a.html").read_text()
     assert not re.search(r"""<(script|img|iframe|link)[^>]*(src|href)=["'](?!data:)""", text)
     assert not re.search(r"@import|url\((?!#)|import\(", text)
     assert not (home / "good" / "report.html").exists()

@@ -98,7 +98,7 @@ def test_other_formats_are_refused_with_a_clear_line(tmp_path: Path) -> None:
 
 def test_a_checkpoint_beyond_the_end_of_the_run_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fail_at(45, tmp_path / "a")
-    newest = checkpoints.found(tmp_path / "a" / "checkpoints")[0]
+    newest = checkpoints.newest_first(tmp_path / "a" / "checkpoints")[0]
     newest.rename(newest.with_name(newest.name.replace(f"{40:012d}", f"{99_999:012d}")))
     np.testing.assert_array_equal(small(tmp_path / "a", resume=True).x, small().x)
     assert "beyond the end of the run" in capsys.readouterr().err
@@ -109,7 +109,7 @@ def test_a_history_that_cannot_be_parsed_is_not_continued(tmp_path: Path) -> Non
     fail_at(45, tmp_path / "a")
     data = b"run,step\n0,\xff\n"
     (tmp_path / "a" / "history.csv").write_bytes(data)
-    for path in checkpoints.found(tmp_path / "a" / "checkpoints"):
+    for path in checkpoints.newest_first(tmp_path / "a" / "checkpoints"):
         found = checkpoints.load(path)
         path.unlink()
         notes = found.notes | {"history": [len(data), zlib.crc32(data)]}

@@ -58,10 +58,9 @@ def train(context: typer.Context, options: Options) -> None:
         from dnasa.runs.exporter import Exporter
 
         Exporter(options.metrics_port)
-    rule = ":".join(filter(None, (options.rule, options.schedule)))
-    method: Any = {"rule": rule, "eta": options.eta}
     begun = inputs.begin(context, options, [options.rule])
     options, graph, _, folder = begun
+    method = inputs.method(options)
     source, shared = inputs.prepare(begun, check=partial(check, **method))
     network = shared["network"]
     result = trained.saved(shared) or solve(source.problem, **method, **shared)

@@ -162,7 +162,8 @@ def _run(
 ) -> None:
     """Run a command through the command line's own checks: options of the config at `path`, then those that the user named."""
     options |= named
-    plugins.check_trusted(code_files(options) - code_files(named), path, context.params["trust"])
+    remedies = "--plugin FILE, --model FILE.py:NAME or --trust"
+    plugins.check_trusted(code_files(options) - code_files(named), path, context.params["trust"], remedies)
     words = [command]
     for name, value in {**options, **(own or {})}.items():
         if value is True:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from dnasa import networks
-from dnasa.checks import choose, whole
+from dnasa.checks import choose, positive, whole
 from dnasa.cli import configs, pictures, plugins
 from dnasa.cli.exits import running
-from dnasa.cli.options import Options, flag, split
+from dnasa.cli.options import NO_ETA, Options, flag, split
 from dnasa.cli.rendering import console, print_error, print_line, showing_warnings
 from dnasa.core import InputError
+from dnasa.rules.registry import example, find, variants
 
 if TYPE_CHECKING:
     from dnasa.communication import Channel, Network
@@ -42,8 +43,8 @@ class Begun(NamedTuple):
 def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Begun:
     """Complete and check the options, and make the graph."""
     from dnasa import topology
-    from dnasa.rules.registry import example
 
+    whole("--steps", options.steps)
     plugins.load(options.plugin or ())
     check_source(options, configs.explicit(context))
     channel = make_channel(options)
@@ -60,6 +61,20 @@ def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Beg
     options = replace(options, **completed)
     folder = configs.make_run_folder(context, options)
     return Begun(options, graph, channel, folder)
+
+
+def method(options: Options) -> dict[str, Any]:
+    """The rule with its schedule and the stepsize, checked before data is read."""
+    needs_eta = find(options.rule).needs_eta
+    if needs_eta and options.eta is None:
+        raise InputError(f"Rule '{options.rule}' needs a stepsize: give --eta, or use {' or '.join(NO_ETA)}, which need none.")
+    if options.eta is not None:
+        if not needs_eta:
+            raise InputError(f"Rule '{options.rule}' takes no stepsize: leave out --eta.")
+        positive("--eta", options.eta)
+    rule = f"{options.rule}:{options.schedule}" if options.schedule else options.rule
+    variants(rule, [options.eta or 1.0])  # it checks the schedule
+    return {"rule": rule, "eta": options.eta}
 
 
 def prepare(
@@ -284,6 +299,9 @@ def best_device() -> str:
 
 def numbers(text: str) -> list[float]:
     try:
-        return [float(part) for part in split(text)]
+        values = [float(part) for part in split(text)]
     except ValueError:
         raise InputError(f"--etas takes numbers separated by commas, such as 0.1,1,10; not '{text}'.") from None
+    for value in values:
+        positive("Each of --etas", value)
+    return values

@@ -97,15 +97,8 @@ def _write_page(folder: Path, file: Path | None) -> None:
         file = folder / "report.html"
         OwnFiles(folder).save({file.name: page})
     else:
-        _write_output(file, page)
+        write_output(file, page)
     print_line(f"Saved {file}, to be opened in a browser.")
-
-
-def _write_output(file: Path, content: bytes) -> None:
-    try:
-        write_output(file, content)
-    except OSError as error:
-        raise InputError(f"Cannot write {file}: {error.strerror}. Choose another file.") from error
 
 
 def _variant(values: dict[str, Any], looks: "Looks") -> str:
@@ -140,7 +133,7 @@ def predict(
     if out is None:
         sys.stdout.write(text)
     else:
-        _write_output(out, text.encode())
+        write_output(out, text.encode())
         print_line(f"Saved {len(table):,} predictions in {out}.")
 
 

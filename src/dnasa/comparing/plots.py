@@ -335,8 +335,5 @@ def save_figure(figure: "Figure", path: str | Path) -> Path:
     known: Iterable[str] = figure.canvas.get_supported_filetypes()
     if target.suffix.lstrip(".") not in known:
         raise InputError(f"Cannot draw a '{target.suffix}' file. Choose from: .{', .'.join(sorted(known))}.")
-    try:
-        write_output(target, rendered(figure, target.suffix.lstrip(".")))
-    except OSError as error:
-        raise InputError(f"Cannot write {target}: {error.strerror}. Choose another file.") from error
+    write_output(target, rendered(figure, target.suffix.lstrip(".")))
     return target

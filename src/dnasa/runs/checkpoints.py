@@ -21,9 +21,7 @@ from dnasa.runs.own_files import OwnFiles
 FORMAT = 2  # of checkpoints and of run folders
 RETAINED = 3
 NAME = re.compile(r"step-(\d{12})-([0-9a-f]{8})\.safetensors")
-ARRAY_NAME = re.compile(
-    r"\d{1,4}\.(state\..+|average|best|memory\.\d{1,3}\.\d{1,3}\.\d{1,4})"
-)  # few messages, whoever wrote it
+ARRAY_NAME = re.compile(r"\d{1,4}\.(state\..+|average|best|memory\.\d{1,3}\.\d{1,3}\.\d{1,4})")
 
 
 class Damaged(InputError):
@@ -38,22 +36,22 @@ class Checkpoint(NamedTuple):
     notes: dict[str, Any]
 
 
-def save(folder: Path, checkpoint: Checkpoint, own: OwnFiles | None = None) -> Path:
-    """Write it, then remove all but the newest few. `own` are the files of the run."""
-    from safetensors.numpy import save as serialised
+def save(folder: Path, checkpoint: Checkpoint, files: OwnFiles | None = None) -> Path:
+    """Write it, then remove all but the newest few. `files` are those of the run."""
+    from safetensors.numpy import save as serialize
 
     arrays = {name: np.ascontiguousarray(a) for name, a in checkpoint.arrays.items()}
-    data = serialised(arrays, metadata={"notes": json.dumps({"format": FORMAT} | checkpoint.notes)})
-    own = own or OwnFiles(folder.parent)
-    path = own.write(f"{folder.name}/step-{checkpoint.step:012d}-{zlib.crc32(data):08x}.safetensors", data)
-    listed = own.names()
-    names = [name for p in found(folder) if (name := f"{folder.name}/{p.name}") in listed]
-    for old in names[RETAINED:]:
-        own.remove(old)
+    data = serialize(arrays, metadata={"notes": json.dumps({"format": FORMAT} | checkpoint.notes)})
+    files = files or OwnFiles(folder.parent)
+    path = files.write(f"{folder.name}/step-{checkpoint.step:012d}-{zlib.crc32(data):08x}.safetensors", data)
+    names = [f"{folder.name}/{each.name}" for each in newest_first(folder)]
+    ours = files.names().intersection(names)
+    for old in [name for name in names if name in ours][RETAINED:]:
+        files.remove(old)
     return path
 
 
-def found(folder: Path) -> list[Path]:
+def newest_first(folder: Path) -> list[Path]:
     """All checkpoints, the newest first."""
     if folder.is_symlink() or not folder.is_dir():
         return []

@@ -101,6 +101,8 @@ class Result:
         from safetensors.numpy import load as parsed
 
         folder = Path(path)
+        if not folder.is_dir():
+            raise InputError(f"There is no folder {folder}: give the folder of a run.")
         for name in ("history.csv", "runs.csv", "x.safetensors", "settings.json"):
             if not (folder / name).is_file():
                 raise InputError(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dnasa.core import InputError, RunError
+from dnasa.core import RunError
 from dnasa.extras import needed_by
 from dnasa.files import write_output
 from dnasa.trained.model import TrainedModel
@@ -51,10 +51,7 @@ def export(model: TrainedModel, path: Path) -> float:
     difference = float(np.abs(given - expected).max())
     if not difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise RunError(f"The exported model differs from ours by {difference:.3g}: it was not written.")
-    try:
-        write_output(path, content)
-    except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}. Choose another place.") from error
+    write_output(path, content)
     return difference
 
 
