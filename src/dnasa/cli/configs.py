@@ -23,14 +23,7 @@ if TYPE_CHECKING:
     from dnasa.runs.folder import RunFolder
 
 RESUMED = "dnasa.resumed"
-REDRAWN = (
-    "format",
-    "style",
-    "latex",
-    "x",
-    "metric",
-    "extend",
-)  # options with which a finished comparison is drawn again
+REDRAWN = ("format", "style", "latex", "x", "metric", "extend")  # options with which a finished comparison is drawn again
 NOT_STORED = ("out", "force", "config", "trust", "quiet", "log_json", "dry_run", "metrics_port")
 SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")

@@ -103,8 +103,7 @@ class Options:
     )
 
     rounds: str | None = messages(
-        None,
-        "Mixing rounds per exchange, or exact: as many as an exact average needs. Default: 2 on the graph exact, else 1.",
+        None, "Mixing rounds per exchange, or exact: as many as an exact average needs. Default: 2 on the graph exact, else 1."
     )
     every: int = messages(1, "Exchange only at every N-th step.")
     compress: str | None = messages(

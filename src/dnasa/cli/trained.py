@@ -139,9 +139,7 @@ def predict(
 
 @takes("trust")
 def export(
-    folder: Folder,
-    onnx: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")],
-    options: Options,
+    folder: Folder, onnx: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")], options: Options
 ) -> None:
     """Export the trained model of a run to ONNX; the file is checked with onnxruntime."""
     from dnasa.trained import load

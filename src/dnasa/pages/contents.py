@@ -38,9 +38,7 @@ def read(path: Path) -> dict[str, Any]:
     """Everything that a page shows of the run in a folder, or of all runs that it holds."""
     folders: list[dict[str, Any]] = []
     for folder in _run_folders(path):
-        name = text(folder.relative_to(path) if folder != path else folder.resolve().name)
-        taken = any(each["name"] == name for each in folders)
-        folders.append(_contents(folder, f"{name} ({len(folders)})" if taken else name))
+        folders.append(_contents(folder, text(folder.relative_to(path) if folder != path else folder.resolve().name)))
     if not folders:
         missing = "run in" if path.is_dir() else "folder"
         raise InputError(f"There is no {missing} {path}: give a run's folder, or one that holds runs.")
@@ -140,9 +138,6 @@ def _contents(path: Path, name: str) -> dict[str, Any]:
     return out | {"failures": list(map(text, [*ended(state, path, log), *lost, *damage]))}
 
 
-# ---------------------------------------------------------------- parts of a run folder
-
-
 def read_history(file: Path, looks: Looks) -> list[dict[str, Any]]:
     """The runs of a history, each with its name, seed, answer and columns; none before the first evaluation."""
     data = read_bytes(file) if os.path.lexists(file) else b""
@@ -240,9 +235,6 @@ def _lines(path: Path) -> list[str]:
     return read_bytes(file).decode(errors="replace").splitlines() if file.is_file() else []
 
 
-# ---------------------------------------------------------------- what failed
-
-
 def ended(state: str, path: Path, events: list[str]) -> list[str]:
     """Why there is no complete result, and what to do."""
     if state == "failed":
@@ -264,9 +256,6 @@ def diverged(path: Path, lines: list[dict[str, Any]], sites: Sequence[str]) -> l
             where = f" at {node_name(sites, int(node))}" if is_number(node) else ""
             out.append(f"{line['name']}, seed {line['seed']}, diverged {when}{where}.")
     return out
-
-
-# ---------------------------------------------------------------- values
 
 
 def text(value: Any) -> str:

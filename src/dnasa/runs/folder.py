@@ -127,7 +127,11 @@ class RunFolder:
             resume = f"continue it with `dnasa resume {self.path}`, " if self.state in RESUMABLE else ""
             raise InputError(f"{self.path} holds a run already: choose another folder, {resume}or replace it with --force.")
         self.own.check(listed if self.resume else listed & IN_USE)
-        self._check_names(listed)
+        folders = {name.partition("/")[0] for name in listed if "/" in name}
+        if (self.path / "checkpoints").is_dir() and not (self.path / "checkpoints").is_symlink():
+            folders.add("checkpoints")
+        present = {path.name for path in self.path.glob("*") if _is_one_of(path.name, NAMES)}
+        self.own.check_free(present - folders)  # before hours of work
 
     def _check_empty(self, expected: set[str]) -> None:
         if self.resume:
@@ -137,16 +141,6 @@ class RunFolder:
                 raise InputError(
                     f"{self.path} holds files that are not of a run, such as {path.name}: choose an empty or a new folder."
                 )
-
-    def _check_names(self, listed: set[str]) -> None:
-        """Refuse anything of the user's that has a name of the run's, before hours of work."""
-        files = {name for name in listed if "/" not in name}
-        folders = {name.partition("/")[0] for name in listed - files}
-        for path in sorted(self.path.glob("*")):
-            is_folder = path.is_dir() and not path.is_symlink()
-            allowed = folders | {"checkpoints"} if is_folder else folders | files
-            if path.name not in allowed and _is_one_of(path.name, NAMES):
-                raise InputError(f"{path} was not written by the run in that folder: move it, or choose another folder.")
 
     def open(self) -> None:
         """Lock the folder for this process and remove what a new run replaces."""

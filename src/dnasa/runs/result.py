@@ -130,13 +130,12 @@ def answered(history: "pd.DataFrame") -> "pd.DataFrame":
     return history[(history.improved == 1) | history.consensus.isna()]
 
 
-def html_table(table: "pd.DataFrame", title: str = "", most: int = 30) -> str:
-    """An HTML table for notebooks; of long tables, the first rows."""
+def html_table(table: "pd.DataFrame", title: str) -> str:
+    """An HTML table for notebooks; of a long table, the first and the last rows."""
     from html import escape
 
-    body = table.head(most).to_html(index=False, na_rep="-", float_format=lambda value: f"{value:.4g}", border=0)
-    left = f"<p>{len(table) - most:,} further rows</p>" if len(table) > most else ""
-    return f"<p>{escape(title)}</p>{body}{left}" if title else body + left
+    body = table.to_html(index=False, na_rep="-", float_format="{:.4g}".format, border=0, max_rows=30)
+    return f"<p>{escape(title)}</p>{body}"
 
 
 def _check(x: np.ndarray, history: "pd.DataFrame", settings: dict[str, Any]) -> None:
