@@ -188,16 +188,21 @@ def check_claims() -> None:
     every, rows = claims(), []
     for number, (claim, found, result) in enumerate(check(every), start=1):
         print_line(f"[{number}/{len(every)}] {claim.text}: {result}")
-        short, measured = "" if claim.short is None else f"{claim.short:g}", "-" if found is None else f"{found:.5g}"
-        tolerance, outcome = f"{claim.tolerance:g}: {claim.reason}", result.partition(":")[0]
-        rows.append((f"{claim.text} ({claim.page})", f"{claim.published:g}", short, measured, tolerance, outcome))
-    columns = ["claim", "published", "short version", "found", "tolerance", "result"]
-    results = [row[-1] for row in rows]
-    print_table(pd.DataFrame(rows, columns=columns), "Published numbers, measured again")
-    counts = ", ".join(f"{results.count(name)} {name}" for name in ("ok", "differs", "skipped") if name in results)
-    print_line(f"{len(rows)} numbers: {counts}.")
-    if "differs" in results:
-        fail(1, f"{results.count('differs')} of {len(rows)} published numbers differ from those found.")
+        row = {
+            "claim": f"{claim.text} ({claim.page})",
+            "published": f"{claim.published:g}",
+            "short version": "" if claim.short is None else f"{claim.short:g}",
+            "found": "-" if found is None else f"{found:.5g}",
+            "tolerance": f"{claim.tolerance:g}: {claim.reason}",
+            "result": result.partition(":")[0],
+        }
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    print_table(table, "Published numbers, measured again")
+    counts = table["result"].value_counts()
+    print_line(f"{len(rows)} numbers: {', '.join(f'{count} {result}' for result, count in counts.items())}.")
+    if "differs" in counts:
+        fail(1, f"{counts['differs']} of {len(rows)} published numbers differ from those found.")
 
 
 @app.command("topology")

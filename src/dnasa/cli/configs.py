@@ -128,9 +128,9 @@ def resume(context: typer.Context, folder: Path, command: str, options: dict[str
     named = {name: stored(name, value) for name, value in explicit(context).items() if name in CODE}
     if "model" in named and not (code_files({"model": named["model"]}) and code_files({"model": options.get("model")})):
         raise InputError("--model says where the file of a run's own model is now: leave it out for other models.")
-    own = {"out": str(folder), "engine": None}
-    own |= {name: context.params[name] for name in ("quiet", "log_json", "metrics_port")}
-    _run(context, folder / "config.json", command, options, named, own, {RESUMED: True})
+    options |= {"out": str(folder), "engine": None}
+    options |= {name: context.params[name] for name in ("quiet", "log_json", "metrics_port")}
+    _run(context, folder / "config.json", command, options, named, resumed=True)
 
 
 def repeat(context: typer.Context, path: Path) -> None:
@@ -150,15 +150,14 @@ def _run(
     command: str,
     options: dict[str, Any],
     named: dict[str, Any],
-    own: Mapping[str, Any] | None = None,
-    obj: dict[str, Any] | None = None,
+    resumed: bool = False,
 ) -> None:
     """Run a command through the command line's own checks: options of the config at `path`, then those that the user named."""
     options |= named
     remedies = "--plugin FILE, --model FILE.py:NAME or --trust"
     plugins.check_trusted(code_files(options) - code_files(named), path, context.params["trust"], remedies)
     words = [command]
-    for name, value in {**options, **(own or {})}.items():
+    for name, value in options.items():
         if value is True:
             words.append(flag(name))
         elif value is False and FIELDS[name].default is None:
@@ -166,7 +165,7 @@ def _run(
         elif value is not None and value is not False:
             words += [f"{flag(name)}={part}" for part in (value if isinstance(value, list) else [value])]
     root = context.find_root()
-    root.command.main(words, prog_name=root.info_name, standalone_mode=False, obj=obj)
+    root.command.main(words, prog_name=root.info_name, standalone_mode=False, obj={RESUMED: resumed})
 
 
 def explicit(context: typer.Context) -> dict[str, Any]:

@@ -45,12 +45,13 @@ class Begun(NamedTuple):
 def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Begun:
     """Complete and check the options, and make the graph."""
     from dnasa import topology
+    from dnasa.sites.file import read_sites
 
     whole("--steps", options.steps)
     plugins.load(options.plugin or ())
     check_source(options, configs.explicit(context))
     channel = make_channel(options)
-    sites = None if options.sites is None else read_sites(context, options)
+    sites = None if options.sites is None else read_sites(options.sites)
     nodes, name, weights = count_nodes(context, options, sites), options.topology, options.weights
     if name is None and options.late is not None:
         name = "exponential"
@@ -166,23 +167,17 @@ def tell_sites(begun: Begun, reason: str) -> None:
         tell_stopped(begun.sites, reason, timeout, begin_journal(begun))  # type: ignore[arg-type]
 
 
-def read_sites(context: typer.Context, options: Options) -> "Sites":
-    from dnasa.sites import file
-
-    sites = file.read_sites(options.sites or "")
-    if "nodes" in configs.explicit(context) and options.nodes != len(sites.sites):
-        raise InputError(f"{options.sites} has {len(sites.sites)} sites: leave out --nodes.")
-    return sites
-
-
 def count_nodes(context: typer.Context, options: Options, sites: "Sites | None" = None) -> int:
     """The number of nodes: where it is not given, that of the shards; a process among several may see its own alone."""
     from dnasa.data import shards
 
+    explicit = "nodes" in configs.explicit(context)
     if sites is not None:
+        if explicit and options.nodes != len(sites.sites):
+            raise InputError(f"{options.sites} has {len(sites.sites)} sites: leave out --nodes.")
         return len(sites.sites)
     one_process = (options.engine or networks.detect()) == "simulated"
-    if options.shard_dir is None or "nodes" in configs.explicit(context) or not one_process:
+    if options.shard_dir is None or explicit or not one_process:
         return options.nodes
     return shards.count_nodes(options.shard_dir)
 

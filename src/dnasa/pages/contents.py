@@ -244,17 +244,14 @@ def ended(state: str, path: Path, events: list[str]) -> list[str]:
 
 
 def diverged(path: Path, lines: list[dict[str, Any]], sites: Sequence[str]) -> list[str]:
-    """Runs that diverged, with step and node where `runs.csv` has them."""
-    known = {int(row["run"]): row for row in _rows(path / "runs.csv")}
+    """Runs that diverged, with step and node, once the run has ended and `runs.csv` says so."""
+    names = {line["run"]: f"{line['name']}, seed {line['seed']}" for line in lines}
     out = []
-    for line in lines:
-        steps, consensus = line["columns"]["step"], line["columns"].get("consensus", ())
-        without = [step for step, value in zip(steps, consensus, strict=False) if value is None]
-        if without:
-            step, node = (known.get(line["run"], {}).get(name) for name in ("diverged", "diverged_node"))
-            when = f"at step {step:.0f}" if is_number(step) else f"before step {without[0]}"
+    for row in _rows(path / "runs.csv"):
+        step, node = row["diverged"], row["diverged_node"]
+        if is_number(step):
             where = f" at {node_name(sites, int(node))}" if is_number(node) else ""
-            out.append(f"{line['name']}, seed {line['seed']}, diverged {when}{where}.")
+            out.append(f"{names[row['run']]}, diverged at step {step:.0f}{where}.")
     return out
 
 

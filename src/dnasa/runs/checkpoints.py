@@ -105,9 +105,8 @@ def _number(value: Any) -> bool:
     return _integer(value) or (type(value) is float and math.isfinite(value))
 
 
-TABLES = ("diverged", "diverged_node", "agreed")  # a row for each variant, a column for each seed
 NOTES: dict[str, Any] = {
-    **{name: [[_integer]] for name in TABLES},
+    **{name: [[_integer]] for name in ("diverged", "diverged_node", "agreed")},  # of each variant and seed
     "seconds": _number,
     "periods": lambda value: value != [] and fits(value, [(_count, _count)]),
     "lost": [{"step": _count, "nodes": [_count]}],
@@ -120,16 +119,11 @@ NOTES: dict[str, Any] = {
 
 
 def _wrong(arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> str | None:
-    """What is not as a run writes it; a group's arrays are of the same variants and seeds."""
+    """What is not as a run writes it; `Session.restore` finds what does not fit the run."""
     for name, a in arrays.items():
         if not ARRAY_NAME.fullmatch(name) or a.ndim != 4 or a.dtype.kind not in "fiu":
             return f"its array {name!r:.40} is not one of a run"
     for name, form in NOTES.items():
         if not fits(notes.get(name), form):
             return f"its {name} is not as written by a run"
-    sizes = {(name.partition(".")[0], a.shape[:2]) for name, a in arrays.items()}
-    rows, columns = sum(size[0] for _, size in sizes), {size[1] for _, size in sizes}
-    if sorted(group for group, _ in sizes) != sorted(map(str, range(len(notes["sent"])))):
-        return "its arrays are not of the groups it names"
-    shapes = [(len(notes[name]), {len(row) for row in notes[name]}) for name in TABLES]
-    return None if len(columns) == 1 and shapes == [(rows, columns)] * 3 else "its arrays and notes are of different runs"
+    return None

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import to_numpy
+from dnasa.checks import first_line
 from dnasa.communication import Network
 from dnasa.core import InputError, Interrupted, RunError
 from dnasa.events import Events
@@ -82,8 +83,12 @@ class Session:
         history = self._history_up_to(checkpoint.notes["history"])
         self._check_settings(checkpoint.notes["settings"])
         saved = Restored(checkpoint, snapshots, self.network)
-        restored = saved.snapshots()
-        recorder.restore(checkpoint.notes, parse_rows(history), saved)
+        try:
+            restored = saved.snapshots()
+            recorder.restore(checkpoint.notes, parse_rows(history), saved)
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            reason = f"does not fit this run: {first_line(error)}"
+            raise InputError(f"The checkpoint of step {checkpoint.step} {reason}. Start again in another folder.") from error
         self.log(f"Resumed from the checkpoint of step {checkpoint.step}.")
         if len(checkpoint.notes["members"]) < self.network.nodes:
             self.log("The lost nodes were added again, with the mean of the others.")

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, dtype_name, like, to_numpy
-from dnasa.checks import first_line
 from dnasa.communication import Memory, Network
-from dnasa.core import Array, InputError, Rule, State, leaves, rebuilt
+from dnasa.core import Array, Rule, State, leaves, rebuilt
 from dnasa.runs.checkpoints import Checkpoint
 from dnasa.runs.early_stopping import EarlyStopping
 
@@ -87,12 +86,7 @@ class Restored:
         self.found, self.fresh, self.network = found, fresh, network
 
     def snapshots(self) -> list[Snapshot]:
-        try:
-            return [self._snapshot(number, fresh) for number, fresh in enumerate(self.fresh)]
-        except InputError:
-            raise
-        except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"The checkpoint of step {self.found.step} does not fit this run: {first_line(error)}.") from error
+        return [self._snapshot(number, fresh) for number, fresh in enumerate(self.fresh)]
 
     def _snapshot(self, number: int, fresh: Snapshot) -> Snapshot:
         expected, notes = leaves(fresh.state, "state."), self.found.notes
@@ -126,7 +120,7 @@ class Restored:
         a = self.found.arrays.get(f"{number}.{name}", np.empty(0))
         shape, dtype = (*x.shape[:-2], len(members), width or a.shape[-1]), dtype_name(x)
         if a.shape != shape or a.dtype.name != dtype:
-            raise InputError(f"The checkpoint of step {self.found.step} does not fit this run: {name} is not {shape}, {dtype}.")
+            raise ValueError(f"{name} is not {shape}, {dtype}")
         if len(members) < nodes:
             filled = np.repeat(a.mean(-2, keepdims=True), nodes, axis=-2)
             filled[..., members, :] = a
