@@ -10,10 +10,9 @@ import dnasa
 from dnasa.cli import configs, inputs, pictures, plugins, rendering, trained
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
-from dnasa.cli.keys import keys
 from dnasa.cli.options import GRAPHS, OF_COMPARE, OF_TRAIN, Options, split, takes
 from dnasa.cli.rendering import console, print_line, print_table
-from dnasa.cli.sites import sites
+from dnasa.cli.sites import keys, sites
 from dnasa.cli.study import study
 from dnasa.core import InputError
 from dnasa.files import make_folder

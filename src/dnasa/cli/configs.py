@@ -40,11 +40,11 @@ def make_run_folder(context: typer.Context, options: Options) -> "RunFolder | No
     if (begun and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0") or (context.obj or {}).get(RESUMED):
         return RunFolder(out, resume=True)
     to_store = {name: stored(name, value) for name, value in context.params.items() if name not in NOT_STORED}
-    config = {"command": context.info_name, "options": without_unused(to_store)}
+    config: dict[str, Any] = {"command": context.info_name, "options": without_unused(to_store)}
     if begun and context.info_name == "compare" and not options.force:
         folder = RunFolder(out, resume=True)
         if folder.state in ("done", "diverged") and folder.config.get("command") == "compare":
-            _check_continued(folder, options, config, first)
+            _check_continued(folder, options, config["options"], first)
             return folder
     folder = RunFolder(out, config, force=options.force)
     if first:
@@ -52,9 +52,9 @@ def make_run_folder(context: typer.Context, options: Options) -> "RunFolder | No
     return folder
 
 
-def _check_continued(folder: "RunFolder", options: Options, config: dict[str, Any], first: bool) -> None:
+def _check_continued(folder: "RunFolder", options: Options, now: dict[str, Any], first: bool) -> None:
     """Check that a finished comparison can be drawn again or extended, and say so."""
-    before, now = options_of(folder.config), options_of(config)
+    before = folder.options
     for name in now | before:
         if name not in REDRAWN and before.get(name) != now.get(name):
             raise InputError(
@@ -64,11 +64,6 @@ def _check_continued(folder: "RunFolder", options: Options, config: dict[str, An
     folder.own.check_free(pictures.names("compare", vars(options)))
     if first:
         print_line(f"The runs are read from {folder.path}.")
-
-
-def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    options = config.get("options")
-    return options if isinstance(options, dict) else {}
 
 
 def stored(name: str, value: Any) -> Any:

@@ -17,7 +17,6 @@ from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
     from dnasa.communication import Network
-    from dnasa.comparing.plots import Looks
     from dnasa.problems.supervised import Supervised
     from dnasa.runs.result import Result
     from dnasa.tasks.sources import Source
@@ -67,6 +66,7 @@ def report(
         return _write_page(folder, out)
     if out is not None:
         raise InputError("--out is the file of a page: give --html too.")
+    from dnasa.comparing.plots import label
     from dnasa.comparing.run_table import data_name
     from dnasa.pages.contents import shown_settings, warnings
     from dnasa.runs.folder import RunFolder
@@ -75,11 +75,12 @@ def report(
 
     result, run = Result.load(folder), RunFolder(folder, resume=True)
     measured = evaluation.read(folder)
-    options = configs.without_unused(configs.options_of(run.config))
+    options = configs.without_unused(run.options)
     print_table(shown_settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}")
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
-        rendering.print_history(some, _variant(dict(zip(keys, values, strict=True)), run.looks))
+        variant: Any = dict(zip(keys, values, strict=True))
+        rendering.print_history(some, label(**variant, stored=run.looks))
     rendering.print_kept(result)
     rendering.print_lost_nodes(result.settings, run.sites)
     for line in warnings(folder):
@@ -99,14 +100,6 @@ def _write_page(folder: Path, file: Path | None) -> None:
     else:
         write_output(file, page)
     print_line(f"Saved {file}, to be opened in a browser.")
-
-
-def _variant(values: dict[str, Any], looks: "Looks") -> str:
-    """Rule, schedule and stepsize in words."""
-    from dnasa.comparing.plots import title
-
-    rule = title(str(values.pop("rule", "run")), looks)
-    return ", ".join([rule, *(f"{name} {value}" for name, value in values.items() if value == value)])
 
 
 @takes("trust")

@@ -23,14 +23,12 @@ WHOLE = 2**53  # whole numbers below it are exact in a browser
 LARGEST_NUMBER = 1e300  # sums of a few smaller numbers do not overflow
 MOST_EVENTS = 200  # of a log, the last ones
 MOST_CLASSES = 40  # of a confusion matrix
-MOST_COMPARED = 200  # methods of a comparison
 COMPARED = ("eta", "mean", "spread", "low", "high", "runs", "diverged", "difference")  # columns of its table
 ENDED = {
     "killed": "The process ended without notice, as by SIGKILL or a power failure: `dnasa resume {}` continues the run.",
     "interrupted": "The run was interrupted: `dnasa resume {}` continues it.",
     "diverged": "Every run diverged: no result can be used. Try a smaller stepsize, or a rule that needs none.",
     "unknown": "status.json does not say how the run ended.",
-    "damaged": "config.json cannot be read.",
 }
 
 
@@ -70,7 +68,7 @@ def _run_folders(path: Path) -> list[Path]:
             found = [file.parent for depth in range(1, DEPTH + 1) for file in path.glob("*/" * depth + "config.json")]
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}. Choose another folder.") from error
-    return sorted(folder for folder in found if not folder.name.startswith("alone-") and not _is_linked(folder, path))
+    return sorted(folder for folder in found if not _is_linked(folder, path))
 
 
 def _is_linked(folder: Path, root: Path) -> bool:
@@ -109,22 +107,19 @@ def _contents(path: Path, name: str) -> dict[str, Any]:
             damage.append(f"{path / file} is damaged ({first_line(error)[:80]}).")
         return default
 
-    run = attempt("config.json", lambda: RunFolder(path, resume=True), None)
-    config, state = (run.config, run.state) if run else ({}, "damaged")
-    sites: list[str] = list(map(text, run.sites)) if run else []
-    looks: Looks = run.looks if run else {}
-    options = config["options"] if isinstance(config.get("options"), dict) else {}
+    run: RunFolder = attempt("config.json", lambda: RunFolder(path, resume=True), RunFolder(path))
+    sites, looks, options = list(map(text, run.sites)), run.looks, run.options
     lines = attempt("history.csv", lambda: read_history(path / "history.csv", looks), [])
     stored = attempt("settings.json", lambda: result_settings(path), {"work": [], "baseline": []})
     log = attempt("log.txt", lambda: read_log(path), [])
     lost = [event[20:] for event in log if event[20:].startswith("Lost ")]
     out = {
         "name": name,
-        "state": state,
-        "step": max((line["columns"]["step"][-1] for line in lines), default=0),
-        "steps": attempt("config.json", lambda: short((config.get("run") or {}).get("steps")), None),
+        "state": run.state,
+        "step": max([run.step, *(line["columns"]["step"][-1] for line in lines)]),
+        "steps": short(_facts(run.config).get("steps")),
         "source": text(data_name(options)) if options else "",
-        "settings": attempt("config.json", lambda: shown_settings(path, config, options), {}),
+        "settings": attempt("config.json", lambda: shown_settings(path, run.config, options), {}),
         "lines": lines,
         "looks": looks,
         "sites": sites,
@@ -135,7 +130,7 @@ def _contents(path: Path, name: str) -> dict[str, Any]:
         "warnings": attempt("log.txt", lambda: warnings(path), []),
     }
     lost += attempt("runs.csv", lambda: diverged(path, lines, sites), [])
-    return out | {"failures": list(map(text, [*ended(state, path, log), *lost, *damage]))}
+    return out | {"failures": list(map(text, [*ended(run.state, path, log), *lost, *damage]))}
 
 
 def read_history(file: Path, looks: Looks) -> list[dict[str, Any]]:
@@ -167,12 +162,16 @@ def read_history(file: Path, looks: Looks) -> list[dict[str, Any]]:
 
 def shown_settings(path: Path, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
     """The options that were given, and in any case the model, its parameters, the batch and the seed."""
-    facts = config["run"] if isinstance(config.get("run"), dict) else {}
+    facts = _facts(config)
     always = {"model": (_stored(path, "model.json") or {}).get("model"), "seed": options.get("seed")}
     always |= {name: facts.get(name) for name in ("parameters", "batch")}
     shown = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False, [])}
     shown |= {name: value for name, value in always.items() if value is not None}
     return {text(name): text(as_words(value)) for name, value in shown.items()}
+
+
+def _facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    return config["run"] if isinstance(config.get("run"), dict) else {}
 
 
 def result_settings(path: Path) -> dict[str, Any]:
@@ -211,7 +210,7 @@ def _table(title: str, frame: Any) -> dict[str, Any]:
 
 def comparison(path: Path, looks: Looks) -> list[list[Any]]:
     """The methods of `dnasa compare` or of a study's cell, with the chosen stepsize of each and its results."""
-    rows = _rows(path / "table.csv")[:MOST_COMPARED]
+    rows = _rows(path / "table.csv")
     _check(all(type(row.get(name)) in (int, float) for row in rows for name in COMPARED))
     return [
         [text(title(str(row["rule"]), looks)), text(row.get("schedule")), *(short(row[name]) for name in COMPARED)]

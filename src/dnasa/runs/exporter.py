@@ -6,8 +6,6 @@ from dnasa.core import InputError
 from dnasa.events import LOGGER, as_json
 from dnasa.extras import needed_by
 
-LOOPBACK = "127.0.0.1"
-
 
 class Exporter(logging.Handler):
     """Serves metrics, made of the events of this process, until it ends; leaving a `with` block ends it too.
@@ -34,7 +32,7 @@ class Exporter(logging.Handler):
         self.evaluation = Gauge("dnasa_evaluation", "Last evaluation.", ["site", "metric"], registry=registry)
         self.events = Counter("dnasa_events", "Events, such as lost, refused.", ["site", "event"], registry=registry)
         try:
-            self.server, _ = start_http_server(int(port), host.strip("[]") or LOOPBACK, registry)
+            self.server, _ = start_http_server(int(port), host.strip("[]") or "127.0.0.1", registry)
         except OSError as error:
             reason = error.strerror or error
             raise InputError(f"Cannot serve metrics at {address}: {reason}. Choose another --metrics-port.") from error

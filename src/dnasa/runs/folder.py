@@ -216,6 +216,12 @@ class RunFolder:
             raise Damaged(f"{self.path / 'history.csv'} is not as it was at step {checkpoint.step}.")
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The options of the command that began the run."""
+        stored = self.config.get("options")
+        return stored if isinstance(stored, dict) else {}
+
+    @property
     def sites(self) -> list[str]:
         """The names of the nodes, where their data has some."""
         stored = self.config.get("sites")
