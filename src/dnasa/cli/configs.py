@@ -33,7 +33,7 @@ def make_run_folder(context: typer.Context, options: Options) -> "RunFolder | No
     """The run's folder with all options in its config; checked before the work begins."""
     from dnasa.runs.folder import RunFolder
 
-    out, first = options.out, networks.launched_rank() == 0
+    out = options.out
     if out is None:
         return None
     begun = (out / "config.json").exists()
@@ -44,15 +44,15 @@ def make_run_folder(context: typer.Context, options: Options) -> "RunFolder | No
     if begun and context.info_name == "compare" and not options.force:
         folder = RunFolder(out, resume=True)
         if folder.state in ("done", "diverged") and folder.config.get("command") == "compare":
-            _check_continued(folder, options, config["options"], first)
+            _check_continued(folder, options, config["options"])
             return folder
     folder = RunFolder(out, config, force=options.force)
-    if first:
+    if networks.launched_rank() == 0:
         folder.check()
     return folder
 
 
-def _check_continued(folder: "RunFolder", options: Options, now: dict[str, Any], first: bool) -> None:
+def _check_continued(folder: "RunFolder", options: Options, now: dict[str, Any]) -> None:
     """Check that a finished comparison can be drawn again or extended, and say so."""
     before = folder.options
     for name in now | before:
@@ -62,8 +62,7 @@ def _check_continued(folder: "RunFolder", options: Options, now: dict[str, Any],
                 f"{now.get(name)!s:.100}: choose another --out, or replace it with --force."
             )
     folder.own.check_free(pictures.names("compare", vars(options)))
-    if first:
-        print_line(f"The runs are read from {folder.path}.")
+    print_line(f"The runs are read from {folder.path}.")
 
 
 def stored(name: str, value: Any) -> Any:

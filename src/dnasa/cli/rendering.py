@@ -18,18 +18,10 @@ if TYPE_CHECKING:
     from dnasa.topology import Topology
 
 console = Console()
-COLUMNS = {
-    "step": "step",
-    "train_loss": "training loss",
-    "test_loss": "test loss",
-    "test_accuracy": "test accuracy",
-    "test_rmse": "test RMSE",
-    "test_r2": "test R2",
-    "grad_norm": "gradient norm",
-    "consensus": "consensus",
-    "clock_seconds": "clock (s)",
-    "seconds": "seconds",
-}
+COLUMNS = (  # of a history, those that are printed
+    *("step", "train_loss", "test_loss", "test_accuracy", "test_rmse", "test_r2"),
+    *("grad_norm", "consensus", "clock_seconds", "seconds"),
+)
 
 
 def print_line(text: str) -> None:
@@ -76,7 +68,7 @@ def print_history(rows: "pd.DataFrame", title: str) -> None:
     picks = sorted({round(i * (len(history) - 1) / 5) for i in range(6)} | {*kept})
     instead = {"test_loss": "test_rmse", "seconds": "clock_seconds"}  # columns that make room for others
     columns = [name for name in COLUMNS if name in history and instead.get(name) not in history]
-    print_table(history.iloc[picks][columns].rename(columns=COLUMNS), title)
+    print_table(history.iloc[picks][columns].rename(columns=lambda name: name.replace("_", " ")), title)
 
 
 def kept_steps(history: "pd.DataFrame") -> list[int]:

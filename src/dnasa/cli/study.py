@@ -50,9 +50,8 @@ def study(
     if not own.begun and any(folder.iterdir()):
         raise InputError(f"{folder} holds files that are not of a study: choose an empty or a new folder.")
     own.check_free([f"{chosen.figure}.{kind}" for kind in (*kinds, "csv")] + ["table.csv", "table.tex", study_file.COPY])
-    own.begin()
-    report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
     own.save({study_file.COPY: text})
+    report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
     titles = report.titles()
     for problem, table in report.tables().items():
         print_table(table, titles[problem])

@@ -116,7 +116,7 @@ def _contents(path: Path, name: str) -> dict[str, Any]:
     out = {
         "name": name,
         "state": run.state,
-        "step": max([run.step, *(line["columns"]["step"][-1] for line in lines)]),
+        "step": max([short(run.step) or 0, *(line["columns"]["step"][-1] for line in lines)]),
         "steps": short(_facts(run.config).get("steps")),
         "source": text(data_name(options)) if options else "",
         "settings": attempt("config.json", lambda: shown_settings(path, run.config, options), {}),

@@ -21,7 +21,7 @@ from dnasa.runs.own_files import OwnFiles
 FORMAT = 2  # of checkpoints and of run folders
 RETAINED = 3
 NAME = re.compile(r"step-(\d{12})-([0-9a-f]{8})\.safetensors")
-ARRAY_NAME = re.compile(r"\d{1,4}\.(state\..+|average|best|memory\.\d{1,3}\.\d{1,3}\.\d{1,4})")
+ARRAY_NAME = re.compile(r"average|best|\d{1,4}\.(state\..+|memory\.\d{1,3}\.\d{1,3}\.\d{1,4})")
 
 
 class Damaged(InputError):

@@ -57,6 +57,10 @@ class EarlyStopping:
             place = np.unravel_index(run, tuple(answers.shape[:2]))
             self.best[place] = answers[place]
 
+    def arrays(self) -> dict[str, Array]:
+        """What a checkpoint stores."""
+        return {name: a for name, a in (("average", self.average), ("best", self.best)) if a is not None}
+
     def restore(self, rows: list[dict[str, Any]], average: Array | None, best: Array | None) -> None:
         """Continue after these rows, those since nodes were last lost."""
         for first in range(0, len(rows), self.runs):

@@ -69,11 +69,6 @@ class OwnFiles:
                 kind = "a symbolic link" if path.is_symlink() else "not a regular file"
                 raise InputError(f"{path} is {kind}: replace it with the file of the run, or choose another folder.")
 
-    def begin(self) -> None:
-        """Make a list, unless there is one."""
-        with self._locked():
-            pass
-
     def claim(self, names: Collection[str]) -> None:
         """Put names on the list; an error if there is such a file already."""
         if not self.known.issuperset(names):

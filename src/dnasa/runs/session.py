@@ -26,7 +26,7 @@ from dnasa.runs.history import Recorder
 from dnasa.runs.journal import Journal
 from dnasa.runs.names import node_name, node_names
 from dnasa.runs.result import parse_rows
-from dnasa.runs.snapshots import Restored, Snapshot, kept_arrays, named_arrays
+from dnasa.runs.snapshots import Restored, Snapshot, named_arrays
 
 
 class Session:
@@ -167,7 +167,7 @@ class Session:
         gather = self.network.processes.gather
         arrays = {f"{i}.{name}": to_numpy(gather(a)) for i, s in enumerate(snapshots) for name, a in named_arrays(s).items()}
         if recorder.early_stopping is not None:
-            arrays |= kept_arrays(recorder.early_stopping, snapshots, gather)
+            arrays |= {name: to_numpy(gather(a)) for name, a in recorder.early_stopping.arrays().items()}
         if self.writer is not None:
             notes = recorder.notes() | {"settings": self.settings, "members": list(self.network.processes.node_ids)}
             notes["sent"] = [[s.sent.messages, s.sent.bytes] for s in snapshots]
