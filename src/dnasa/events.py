@@ -15,11 +15,7 @@ LOGGER.setLevel(logging.INFO)
 
 @dataclass(frozen=True)
 class Events:
-    """Writes the events of one site.
-
-    Attributes:
-        site: Its name.
-    """
+    """Writes the events of the site of that name."""
 
     site: str
 

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dnasa.runs.names import node_name, node_names
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -111,8 +113,6 @@ def graph_rows(graph: "Topology") -> dict[str, str]:
 
 
 def print_lost_nodes(settings: Mapping[str, Any], sites: Sequence[str] = ()) -> None:
-    from dnasa.runs.names import node_names
-
     for loss in settings.get("lost", []):
         nodes = node_names(sites, loss["nodes"])
         print_line(f"Lost at step {loss['step']}: {nodes} and their data; the others continued.")
@@ -177,8 +177,6 @@ def timing_line(result: "Result") -> str:
 def divergence(step: int, node: Any, remedy: str, sites: Sequence[str] = ()) -> str:
     """`node` is missing where only an evaluation showed it."""
     import pandas as pd
-
-    from dnasa.runs.names import node_name
 
     where = "" if pd.isna(node) else f" at {node_name(sites, int(node))}"
     return f"The run diverged at step {step}{where}: {remedy}."

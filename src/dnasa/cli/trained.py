@@ -76,7 +76,7 @@ def report(
     result, run = Result.load(folder), RunFolder(folder, resume=True)
     measured = evaluation.read(folder)
     options = configs.without_unused(run.options)
-    print_table(shown_settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}")
+    print_table(shown_settings(run, options), f"{data_name(options)}, {run.state}, in {folder}")
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
         variant: Any = dict(zip(keys, values, strict=True))

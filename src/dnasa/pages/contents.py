@@ -111,15 +111,15 @@ def _contents(path: Path, name: str) -> dict[str, Any]:
     sites, looks, options = list(map(text, run.sites)), run.looks, run.options
     lines = attempt("history.csv", lambda: read_history(path / "history.csv", looks), [])
     stored = attempt("settings.json", lambda: result_settings(path), {"work": [], "baseline": []})
-    log = attempt("log.txt", lambda: read_log(path), [])
+    log = [line[:300] for line in attempt("log.txt", lambda: _log_lines(path), [])[-MOST_EVENTS:]]
     lost = [event[20:] for event in log if event[20:].startswith("Lost ")]
     out = {
         "name": name,
         "state": run.state,
         "step": max([short(run.step) or 0, *(line["columns"]["step"][-1] for line in lines)]),
-        "steps": short(_facts(run.config).get("steps")),
+        "steps": short(run.settings.get("steps")),
         "source": text(data_name(options)) if options else "",
-        "settings": attempt("config.json", lambda: shown_settings(path, run.config, options), {}),
+        "settings": attempt("config.json", lambda: shown_settings(run, options), {}),
         "lines": lines,
         "looks": looks,
         "sites": sites,
@@ -160,18 +160,13 @@ def read_history(file: Path, looks: Looks) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def shown_settings(path: Path, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
+def shown_settings(run: RunFolder, options: Mapping[str, Any]) -> dict[str, str]:
     """The options that were given, and in any case the model, its parameters, the batch and the seed."""
-    facts = _facts(config)
-    always = {"model": (_stored(path, "model.json") or {}).get("model"), "seed": options.get("seed")}
-    always |= {name: facts.get(name) for name in ("parameters", "batch")}
+    always = {"model": (_stored(run.path, "model.json") or {}).get("model"), "seed": options.get("seed")}
+    always |= {name: run.settings.get(name) for name in ("parameters", "batch")}
     shown = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False, [])}
     shown |= {name: value for name, value in always.items() if value is not None}
     return {text(name): text(as_words(value)) for name, value in shown.items()}
-
-
-def _facts(config: Mapping[str, Any]) -> dict[str, Any]:
-    return config["run"] if isinstance(config.get("run"), dict) else {}
 
 
 def result_settings(path: Path) -> dict[str, Any]:
@@ -211,25 +206,19 @@ def _table(title: str, frame: Any) -> dict[str, Any]:
 def comparison(path: Path, looks: Looks) -> list[list[Any]]:
     """The methods of `dnasa compare` or of a study's cell, with the chosen stepsize of each and its results."""
     rows = _rows(path / "table.csv")
-    _check(all(type(row.get(name)) in (int, float) for row in rows for name in COMPARED))
     return [
         [text(title(str(row["rule"]), looks)), text(row.get("schedule")), *(short(row[name]) for name in COMPARED)]
         for row in rows
     ]
 
 
-def read_log(path: Path) -> list[str]:
-    """The last lines of `log.txt`."""
-    return [line[:300] for line in _lines(path)[-MOST_EVENTS:]]
-
-
 def warnings(path: Path) -> list[str]:
     """The warnings in `log.txt`, each once."""
-    found = dict.fromkeys(line[29:] for line in _lines(path) if line[19:29] == " Warning: ")
+    found = dict.fromkeys(line[29:] for line in _log_lines(path) if line[19:29] == " Warning: ")
     return [text(line) for line in found][:MOST_EVENTS]
 
 
-def _lines(path: Path) -> list[str]:
+def _log_lines(path: Path) -> list[str]:
     file = path / "log.txt"
     return read_bytes(file).decode(errors="replace").splitlines() if file.is_file() else []
 

@@ -63,7 +63,7 @@ def step_of(path: Path) -> int:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint back, checked; `Damaged` if it is not what was written."""
+    """Read a checkpoint back; `Damaged` if it is not what a run writes. `Session.restore` finds what does not fit the run."""
     from safetensors import SafetensorError
     from safetensors.numpy import load as parsed
 
@@ -80,8 +80,12 @@ def load(path: Path) -> Checkpoint:
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise Damaged(f"{path} is damaged: it is not a checkpoint ({type(error).__name__}).") from error
     check_format(path, number)
-    if wrong := _wrong(arrays, notes):
-        raise Damaged(f"{path} is damaged: {wrong}.")
+    for name, a in arrays.items():
+        if not ARRAY_NAME.fullmatch(name) or a.ndim != 4 or a.dtype.kind not in "fiu":
+            raise Damaged(f"{path} is damaged: its array {name!r:.40} is not one of a run.")
+    for name, form in NOTES.items():
+        if not fits(notes.get(name), form):
+            raise Damaged(f"{path} is damaged: its {name} is not as written by a run.")
     return Checkpoint(step_of(path), arrays, notes)
 
 
@@ -116,14 +120,3 @@ NOTES: dict[str, Any] = {
     "history": (_count, _count),
     "clock": lambda value: value is None or fits(value, [[_number]]),  # of runs with a clock
 }
-
-
-def _wrong(arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> str | None:
-    """What is not as a run writes it; `Session.restore` finds what does not fit the run."""
-    for name, a in arrays.items():
-        if not ARRAY_NAME.fullmatch(name) or a.ndim != 4 or a.dtype.kind not in "fiu":
-            return f"its array {name!r:.40} is not one of a run"
-    for name, form in NOTES.items():
-        if not fits(notes.get(name), form):
-            return f"its {name} is not as written by a run"
-    return None

@@ -8,11 +8,7 @@ from dnasa.extras import needed_by
 
 
 class Exporter(logging.Handler):
-    """Serves metrics, made of the events of this process, until it ends; leaving a `with` block ends it too.
-
-    Args:
-        address: A port, on 127.0.0.1, or HOST:PORT.
-    """
+    """Serves metrics, made of the events of this process, until it ends."""
 
     def __init__(self, address: str):
         with needed_by("--metrics-port"):
@@ -51,12 +47,3 @@ class Exporter(logging.Handler):
             self.connected.labels(site, event["peer"]).set(kind == "connected")
         if kind != "step":
             self.events.labels(site, kind).inc()
-
-    def __enter__(self) -> "Exporter":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        LOGGER.removeHandler(self)
-        LOGGER.setLevel(logging.INFO)
-        self.server.shutdown()
-        self.server.server_close()

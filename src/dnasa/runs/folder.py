@@ -218,8 +218,16 @@ class RunFolder:
     @property
     def options(self) -> dict[str, Any]:
         """The options of the command that began the run."""
-        stored = self.config.get("options")
-        return stored if isinstance(stored, dict) else {}
+        return self._part("options")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a resumed run must have in common with this one."""
+        return self._part("run")
+
+    def _part(self, name: str) -> dict[str, Any]:
+        part = self.config.get(name)
+        return part if isinstance(part, dict) else {}
 
     @property
     def sites(self) -> list[str]:
@@ -230,8 +238,7 @@ class RunFolder:
     @property
     def looks(self) -> dict[str, Look]:
         """Title, color and default schedule of the rules that are not built in: reading them executes no plugin."""
-        stored = self.config.get("rules")
-        entries = stored.items() if isinstance(stored, dict) else ()
+        entries = self._part("rules").items()
         return {name: Look(*entry) for name, entry in entries if fits(entry, (str, _is_text, _is_text))}
 
     @property

@@ -20,8 +20,6 @@ from dnasa.runs.own_files import OwnFiles
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = 5  # runs in the text of a result
-
 
 @dataclass(frozen=True)
 class Result:
@@ -55,11 +53,10 @@ class Result:
         return answered(self.history).groupby("run", sort=True).tail(1).set_index("run")
 
     def __repr__(self) -> str:
-        """The settings, the shape of x and the last evaluation of the first runs."""
+        """The settings, the shape of x and the last evaluation of the first and last runs."""
         last = self.final().dropna(axis="columns", how="all")
-        more = f"\n... and {len(last) - SHOWN} more runs" if len(last) > SHOWN else ""
-        table = last.head(SHOWN).to_string(float_format="{:.4g}".format, line_width=120)
-        return f"{self._title}, x {tuple(self.x.shape)}\n{table}{more}"
+        table = last.to_string(float_format="{:.4g}".format, line_width=120, max_rows=10)
+        return f"{self._title}, x {tuple(self.x.shape)}\n{table}"
 
     def _repr_html_(self) -> str:
         """An HTML table of the last evaluation of every run, for notebooks."""

@@ -54,7 +54,7 @@ class Session:
         processes = self.network.processes
         if folder.resume:
             folder.check()
-        self._check_settings(folder.config.get("run", {}))  # a new part of a comparison has the settings of the whole
+        self._check_settings(folder.settings)  # a new part of a comparison has the settings of the whole
         if self.writer is not None:
             self.writer.open()
             self.writer.begin(self.settings, self.steps)
@@ -112,9 +112,7 @@ class Session:
         paths = checkpoints.newest_first(self.writer.path / "checkpoints") if step and self.writer else []
         return next((path.name for path in paths if path.name.startswith(step)), "")
 
-    def _check_settings(self, saved: Any) -> None:
-        if not isinstance(saved, dict):
-            raise InputError(f"{self.folder.path} is damaged: its settings are not an object.")  # type: ignore[union-attr]
+    def _check_settings(self, saved: dict[str, Any]) -> None:
         for name, value in saved.items():
             if self.settings.get(name) != value:
                 raise InputError(
@@ -129,7 +127,7 @@ class Session:
         measured = {name: value for name, value in recorder.rows[-1].items() if isinstance(value, float)}
         counts = {} if self.network.processes.traffic is None else {"bytes": self.network.processes.traffic.bytes}
         self.events.write("evaluated", step=t, members=self.network.nodes, **counts, metrics=measured)
-        if self.journal is not None and t > 0:  # the starting point is evaluated after the first step
+        if self.journal is not None and t > 0:
             self.journal.write(t)
 
     @property
