@@ -77,10 +77,9 @@ def test_a_run_counts_its_steps(exporter: Exporter) -> None:
 
 
 def test_a_port_is_on_loopback_unless_a_host_is_given() -> None:
-    with serving("0") as exporter:
-        assert exporter.server.server_address[0] == "127.0.0.1"
-    with serving("0.0.0.0:0") as exporter:
-        assert exporter.server.server_address[0] == "0.0.0.0"
+    for address, host in (("0", "127.0.0.1"), ("0.0.0.0:0", "0.0.0.0")):
+        with serving(address) as exporter:
+            assert exporter.server.server_address[0] == host
 
 
 @pytest.mark.parametrize("address", ["http", "", "99999", "host:", "-1", "no such host:9400"])

@@ -32,9 +32,8 @@ def test_a_folder_in_use_is_locked_and_shown_as_running(tmp_path: Path) -> None:
         RunFolder(tmp_path / "a", resume=True).open()
     assert RunFolder(tmp_path / "a", resume=True).state == "running"
     folder.close()
-    killed = RunFolder(tmp_path / "a", resume=True)
-    assert killed.state == "killed"
-    with pytest.raises(InputError, match=f"continue it with `dnasa resume {killed.path}`, or replace it"):
+    assert RunFolder(tmp_path / "a", resume=True).state == "killed"
+    with pytest.raises(InputError, match=r"continue it with `dnasa resume .*a`, or replace it"):
         RunFolder(tmp_path / "a").check()
 
 

@@ -34,9 +34,7 @@ ENDED = {
 
 def read(path: Path) -> dict[str, Any]:
     """Everything that a page shows of the run in a folder, or of all runs that it holds."""
-    folders: list[dict[str, Any]] = []
-    for folder in _run_folders(path):
-        folders.append(_contents(folder, text(folder.relative_to(path) if folder != path else folder.resolve().name)))
+    folders = [_contents(folder, path) for folder in _run_folders(path)]
     if not folders:
         missing = "run in" if path.is_dir() else "folder"
         raise InputError(f"There is no {missing} {path}: give a run's folder, or one that holds runs.")
@@ -94,8 +92,8 @@ def _name_lines(folders: list[dict[str, Any]]) -> None:
             line["color"] = by_group[line["group"]]
 
 
-def _contents(path: Path, name: str) -> dict[str, Any]:
-    """One run folder. What cannot be read is a failure that the page reports; the rest is shown."""
+def _contents(path: Path, root: Path) -> dict[str, Any]:
+    """One run folder below `root`. What cannot be read is a failure that the page reports; the rest is shown."""
     damage: list[str] = []
 
     def attempt(file: str, read: Callable[[], Any], default: Any) -> Any:
@@ -114,7 +112,7 @@ def _contents(path: Path, name: str) -> dict[str, Any]:
     log = [line[:300] for line in attempt("log.txt", lambda: _log_lines(path), [])[-MOST_EVENTS:]]
     lost = [event[20:] for event in log if event[20:].startswith("Lost ")]
     out = {
-        "name": name,
+        "name": text(path.relative_to(root) if path != root else path.resolve().name),
         "state": run.state,
         "step": max([short(run.step) or 0, *(line["columns"]["step"][-1] for line in lines)]),
         "steps": short(run.settings.get("steps")),

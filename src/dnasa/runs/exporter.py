@@ -30,8 +30,7 @@ class Exporter(logging.Handler):
         try:
             self.server, _ = start_http_server(int(port), host.strip("[]") or "127.0.0.1", registry)
         except OSError as error:
-            reason = error.strerror or error
-            raise InputError(f"Cannot serve metrics at {address}: {reason}. Choose another --metrics-port.") from error
+            raise InputError(f"Cannot serve metrics at {address}: {error}. Choose another --metrics-port.") from error
         LOGGER.addHandler(self)
         LOGGER.setLevel(logging.DEBUG)
 
