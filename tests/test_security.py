@@ -148,7 +148,7 @@ def test_code_that_a_file_names_is_executed_if_the_user_names_it_too(command: st
     for some in (named[:2], named[2:]):
         done = run(*COMMANDS[command].split(), *some, cwd=home)
         assert done.returncode == 2
-        assert "read the file, then name it as an option, or add --trust" in done.stderr
+        assert "read the file, then add --plugin FILE, --model FILE.py:NAME or --trust" in done.stderr
         assert not executed(begun)
     done = run(*COMMANDS[command].split(), *named, cwd=home)
     assert done.returncode == 0, done.stderr

@@ -118,7 +118,7 @@ def test_a_model_predicts_classes_and_values(home: Path) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_command_writes_what_the_model_predicts(task: str, home: Path, tmp_path: Path) -> None:
-    out = tmp_path / "new" / "predictions.csv"
+    out = tmp_path / "predictions.csv"
     run("predict", home / task, home / f"{task}.csv", "--out", out)
     written, model = pd.read_csv(out), dnasa.load(home / task)
     assert list(written) == ["prediction", *(["p_high", "p_low"] if task == "classification" else [])]

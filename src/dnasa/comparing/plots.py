@@ -325,8 +325,5 @@ def save_figure(figure: "Figure", path: str | Path) -> Path:
     known: Iterable[str] = figure.canvas.get_supported_filetypes()
     if kind not in known:
         raise InputError(f"Cannot draw a '{target.suffix}' file. Choose from: .{', .'.join(sorted(known))}.")
-    try:
-        write_output(target, rendered(figure, kind))
-    except OSError as error:
-        raise InputError(f"Cannot write {target}: {error.strerror}. Choose another file.") from error
+    write_output(target, rendered(figure, kind))
     return target

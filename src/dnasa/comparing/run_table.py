@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnasa.core import InputError
 from dnasa.files import read_bytes
-from dnasa.runs.folder import RunFolder
+from dnasa.runs.folder import RESUMABLE, RunFolder
 from dnasa.runs.result import is_answer, parse_rows
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ METRICS = ("test_loss", "test_accuracy", "test_rmse", "test_r2")
 
 
 def table(folder: Path) -> "pd.DataFrame":
-    """One row per run: its settings, its state, and the step and the metrics of its answer."""
+    """One row per run: its settings, its state, and the step and the metrics of its answer.
+
+    A run that was stopped shows the step it reached; of a killed one, that of its newest checkpoint is known.
+    """
     import pandas as pd
 
     if not folder.is_dir():
@@ -62,6 +65,7 @@ def _row(path: Path) -> dict[str, Any]:
     try:
         run = RunFolder(path, resume=True)
         options, last = run.config.get("options", {}), _last_row(path / "history.csv")
+        saved = run.step if run.state in RESUMABLE else 0
         return {
             "run": _text(path.name),
             "rule": _text(as_words(options.get("rule", options.get("rules")))),
@@ -69,7 +73,7 @@ def _row(path: Path) -> dict[str, Any]:
             "nodes": _text(options.get("nodes")),
             "topology": _text(options.get("topology")),
             "state": run.state,
-            "step": f"{_text(last.get('step', 0))} / {_text(options.get('steps'))}",
+            "step": f"{_text(saved or last.get('step', 0))} / {_text(options.get('steps'))}",
             **{name.replace("_", " "): last[name] for name in METRICS if isinstance(last.get(name), float)},
         }
     except (InputError, OSError, ValueError, AttributeError, RecursionError, csv.Error):  # anybody may have written it
