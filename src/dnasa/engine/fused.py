@@ -63,7 +63,7 @@ def with_fused_messages(rule: Rule, state: State) -> Rule:
 class Fused(Stepper):
     """Steps in place: `x` and `state` are those of the current step, and change with the next one."""
 
-    def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Any = None):
+    def __init__(self, rule: Rule, network: Network, snapshot: Snapshot):
         self.rule, self.form = rule, rule.form
         self.network = network
         self.sent = snapshot.sent

@@ -50,7 +50,7 @@ class Plan(NamedTuple):
     node_data: str  # a checksum of all nodes' data
     node_weights: np.ndarray | None  # (n,), or (seeds, n) where nodes have different rows for each seed
     start: Array  # of the first seed, for the settings
-    trained: bool  # whether the user gave a start
+    start_given: bool  # whether the user gave it
     weight_decay: float
 
 

@@ -65,11 +65,14 @@ def with_fast_messages(rule: Rule, state: State) -> Rule:
 class SideBySide(Stepper):
     """Several rules, each stepping its own entries of the first axis."""
 
-    x: Array = None
-
     def __init__(self, steppers: Sequence[Stepper], sizes: Sequence[int]):
         self.steppers, self.sizes = steppers, sizes
-        self.x = concatenate([stepper.x for stepper in steppers])
+        self.joined_x = concatenate([stepper.x for stepper in steppers])
+        self.wanted: list[tuple[Array, ...]] = []  # the points of each rule in this step
+
+    @property
+    def x(self) -> Array:
+        return self.joined_x
 
     @property
     def snapshots(self) -> list[Snapshot]:
@@ -98,4 +101,4 @@ class SideBySide(Stepper):
             for stepper, snapshot in before:
                 stepper.state, stepper.memory, _ = snapshot
             raise
-        self.x = concatenate([stepper.x for stepper in self.steppers])
+        self.joined_x = concatenate([stepper.x for stepper in self.steppers])

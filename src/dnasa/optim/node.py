@@ -11,8 +11,9 @@ from torch.autograd.graph import increment_version
 from dnasa.checks import positive, whole
 from dnasa.communication import Network
 from dnasa.core import InputError, Layout, Rule, RunError, Schedule, leaves, rebuilt, with_x
+from dnasa.engine.rule_checks import explained
 from dnasa.engine.side_by_side import make_stepper
-from dnasa.engine.steppers import check_state, explained
+from dnasa.engine.steppers import Stepper, first_snapshot
 from dnasa.optim.buffers import MixedBuffers
 from dnasa.optim.flat import Flat
 from dnasa.rules import registry
@@ -84,7 +85,7 @@ class Node:
             check_weights(self.rule, network.topology, network.settings.rounds, every=network.settings.every)
         self.overlap = network.nodes > 1 and self.rule.hides if overlap is None else overlap
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
-        self.stepper: Any = None
+        self.stepper: Stepper | None = None
         self.follow_decay()
         self.loaded = _without_memory(self._initial())  # what `t` steps gave, until the stepper has it
 
@@ -154,7 +155,7 @@ class Node:
 
     def stopped(self) -> Snapshot:
         """The state after the last complete step; nothing is in flight any more."""
-        snapshot = _cloned(self._unstarted() if self.stepper is None else self.stepper.complete)
+        snapshot = _cloned(self._unstarted() if self.stepper is None else self.stepper.last_complete()[0])
         self.halt()
         return snapshot
 
@@ -187,8 +188,7 @@ class Node:
         return self.loaded._replace(state=with_x(self.loaded.state, self._own_row()))
 
     def _initial(self) -> Snapshot:
-        x = self._own_row()
-        return Snapshot(check_state(self.rule.init(x), x), {}, Sent())
+        return first_snapshot(self.rule, self._own_row())
 
     def _own_row(self) -> Tensor:
         return self.parameters.row() if self.own_values is None else self.own_values
@@ -233,6 +233,7 @@ class Node:
 
     def gradients(self, closure: Callable[[], Any] | None) -> tuple[Tensor, ...]:
         """The gradients at every point of the rule; that of the first is collected already."""
+        assert self.stepper is not None
         gradients = [self.parameters.gradient]
         for point in self.stepper.points(self.t)[1:]:
             if closure is None:
@@ -253,6 +254,7 @@ class Node:
 
     def step(self, gradients: tuple[Tensor, ...]) -> None:
         """Step the rule, send the buffers, and move the parameters to the point of the next gradient."""
+        assert self.stepper is not None
         try:
             self.stepper.step(gradients, self.t)
         except TypeError as error:
