@@ -167,7 +167,7 @@ class Rule(NamedTuple):
     stepsize: Callable[[State, int], Any] | None = None
 
     @property
-    def hides(self) -> bool:
+    def can_overlap(self) -> bool:
         """Whether the rule's exchanges can run while the next gradient is computed."""
         return self.early is not None and self.points is None and not self.then
 

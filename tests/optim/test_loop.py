@@ -92,7 +92,7 @@ def test_after_an_exchange_that_failed_a_process_takes_no_further_step(monkeypat
     def work(network: Network) -> list[str]:
         opt = Decentralized(copy.deepcopy(net).parameters(), network, "dsgd", eta=0.1)
         opt.step()
-        opt.node.network = opt.node.stepper.network = replace(opt.network, multiply=lost)
+        opt.node.network = opt.node.stepper.network = replace(opt.network, multiply=lost)  # type: ignore[union-attr]
         reasons = []
         for call in (opt.step, opt.step, opt.consensus):
             with pytest.raises(RunError) as error:
@@ -135,7 +135,7 @@ def test_joined_processes_continue_with_gradient_zero(options: dict[str, Any]) -
     def result(work: Callable[[Network], tuple[Decentralized, torch.Tensor]]) -> list[torch.Tensor]:
         def run(network: Network) -> tuple[torch.Tensor, ...]:
             opt, x = work(network)
-            state = opt.node.stepper.snapshots[0].state
+            state = opt.node.snapshot().state
             return (x, state.u, state.v) if "rule" in options else (x,)
 
         return [torch.stack(each) for each in zip(*run_threads(RING, run), strict=True)]

@@ -26,7 +26,7 @@ def make_stepper(
 ) -> Stepper:
     """Make the stepper for one rule, or for several side by side, each with its own part of the first axis."""
     if overlap:
-        if len(rules) > 1 or not rules[0].hides:
+        if len(rules) > 1 or not rules[0].can_overlap:
             raise InputError(
                 "These exchanges cannot be hidden behind the gradient: that takes one rule at a time, whose next iterate "
                 "does not need the gradient (early messages). Leave overlap out."

@@ -83,7 +83,7 @@ class Node:
             self.rule = with_weight_decay(self.rule, lambda t: self.parameters.decay)
         if network.topology is not None:
             check_weights(self.rule, network.topology, network.settings.rounds, every=network.settings.every)
-        self.overlap = network.nodes > 1 and self.rule.hides if overlap is None else overlap
+        self.overlap = network.nodes > 1 and self.rule.can_overlap if overlap is None else overlap
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
         self.stepper: Stepper | None = None
         self.follow_decay()
