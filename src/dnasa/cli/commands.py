@@ -48,6 +48,7 @@ def train(context: typer.Context, options: Options) -> None:
     """Train one model on many nodes."""
     from dnasa.comparing.run_table import experiment
     from dnasa.engine.loop import check, solve
+    from dnasa.engine.plan import check_method
 
     inputs.set_output(options)
     if options.config is not None:
@@ -62,6 +63,7 @@ def train(context: typer.Context, options: Options) -> None:
     method: Any = {"rule": rule, "eta": options.eta}
     begun = inputs.begin(context, options, [options.rule])
     options, graph, _, folder = begun
+    check_method(steps=options.steps, **method)
     source, shared = inputs.prepare(begun, check=partial(check, **method))
     network = shared["network"]
     result = trained.saved(shared) or solve(source.problem, **method, **shared)

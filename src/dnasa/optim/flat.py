@@ -5,7 +5,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dnasa.core import InputError
 
@@ -126,6 +126,16 @@ class Flat:
                 view.copy_(p.grad.to_dense() if p.grad.is_sparse else p.grad)
         if any(p.grad is not None for p in self.frozen):
             raise InputError("A parameter that was frozen has a gradient now: make a new optimizer after unfreezing.")
+
+    def check_complete(self, model: nn.Module) -> None:
+        """Refuse a parameter of the model that has a gradient and is not here."""
+        known = {id(p) for p in (*self.trained, *self.frozen)}
+        for name, p in model.named_parameters():
+            if p.grad is not None and id(p) not in known:
+                raise InputError(
+                    f"Parameter '{name}' was replaced or added after the optimizer was made, so it is not trained: make "
+                    "the optimizer after such changes of the model."
+                )
 
     def show_stepsize(self, stepsize: float) -> None:
         """Show the stepsize as "lr", for logs."""

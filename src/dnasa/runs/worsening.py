@@ -38,7 +38,7 @@ class Worsening:
                 what = (
                     f"{row['rule']}: the {metric.replace('_', ' ')} is {new:.4g} at step {row['step']}, {old:.4g} at the start."
                 )
-                warnings.warn(f"{what} Try a smaller stepsize or early stopping, which keeps the best model.", stacklevel=7)
+                warnings.warn(f"{what} Try a smaller stepsize or early stopping, which keeps the best model.", stacklevel=8)
                 return
 
     def _had_learned(self, metric: str, starts: Rows, step: int) -> bool:
