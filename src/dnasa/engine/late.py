@@ -19,11 +19,13 @@ from dnasa.communication import Network
 from dnasa.core import Array, Gradients, Rule, State, leaves, rebuilt
 from dnasa.engine.rule_checks import check_next, with_checks
 from dnasa.engine.steppers import Stepper
-from dnasa.runs.snapshots import Sent, Snapshot
+from dnasa.runs.snapshots import Snapshot
 from dnasa.topology import Topology
 
 if TYPE_CHECKING:
     from dnasa.networks.clock import Clock
+
+GradientOfNode = Callable[[Array, int, int], Array]  # (point, node, step of this node)
 
 
 class Node:
@@ -81,30 +83,21 @@ class Mailbox(Protocol):
         """What has arrived, with the sender; wait so long if nothing has. None in place of an offer: this neighbor has left."""
 
 
-class CountingMailbox:
-    """A mailbox that counts what is sent."""
-
-    def __init__(self, mailbox: Mailbox, network: Network, sent: Sent):
-        self.mailbox, self.network, self.sent = mailbox, network, sent
-
-    def post(self, neighbour: int, offer: Offer) -> None:
-        self.sent.messages += 1
-        self.sent.bytes += row_bytes(self.network, offer.messages, 0)
-        self.mailbox.post(neighbour, offer)
-
-    def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
-        return self.mailbox.take(seconds)
-
-
-def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailbox) -> None:
+def run_node(
+    node: Node,
+    gradient: Callable[[Array, int], Array],
+    mailbox: Mailbox,
+    posted: Callable[[Offer], None] = lambda offer: None,
+) -> None:
     """Step until all nodes together have taken the steps of the run, on average, or all neighbors have ended.
 
-    `gradient(point, step)` is for this node's own step.
+    `gradient(point, step)` is for this node's own step. `posted` is called with each offer that is sent.
     """
     arrived: deque[tuple[int, Offer | None]] = deque()
 
     def post(offers: list[tuple[int, Offer]]) -> None:
         for neighbour, offer in offers:
+            posted(offer)
             mailbox.post(neighbour, offer)
 
     def read() -> None:
@@ -145,25 +138,21 @@ class OwnNode(Stepper):
         """Take all steps, and wait for the neighbors' last."""
         assert self.network.processes.mailbox is not None
         mailbox = self.network.processes.mailbox()
-        run_node(self.node, gradient, CountingMailbox(mailbox, self.network, self.sent))
+        run_node(self.node, gradient, mailbox, self._count)
         mailbox.end()
+
+    def _count(self, offer: Offer) -> None:
+        self.sent.messages += 1
+        self.sent.bytes += row_bytes(self.network, offer.messages, 0)
 
 
 # ---------------------------------------------------------------- all nodes, simulated
 
 
 class Late(Stepper):
-    """All nodes, in the order of a clock's events. `gradient(point, node, step)` is for a node's own step."""
+    """All nodes, in the order of a clock's events."""
 
-    def __init__(
-        self,
-        rule: Rule,
-        network: Network,
-        snapshot: Snapshot,
-        late: int,
-        steps: int,
-        gradient: Callable[[Array, int, int], Array],
-    ):
+    def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, late: int, steps: int, gradient: GradientOfNode):
         self.network, self.sent, self.gradient = network, snapshot.sent, gradient
         clock = cast("Clock", network.settings.clock)
         self.arrival = clock.single_messages()

@@ -42,15 +42,9 @@ class Run:
         self.t = 0  # the steps taken
         self.snapshots = [first_snapshot(group.rule, x) for group, x in zip(plan.groups, plan.x, strict=True)]
         self.timeline = Timeline()
+        metrics, patience = options.record.metrics, options.record.patience
         self.recorder = Recorder(
-            problem,
-            plan.network,
-            plan.groups,
-            plan.seeds,
-            options.record.metrics,
-            plan.node_weights,
-            plan.epoch,
-            options.record.patience,
+            problem, plan.network, plan.groups, plan.seeds, metrics, plan.node_weights, plan.epoch, patience
         )
         self.scale = self._gradient_scale()
         self.worsening = Worsening(plan.start_given, problem.baseline, plan.steps)

@@ -14,7 +14,7 @@ from dnasa.networks.processes import agree
 from dnasa.optim.agreement import settings, start_at_the_same_point
 from dnasa.optim.buffers import MixedBuffers
 from dnasa.optim.flat import NO_LEARNING_RATE, Flat, ParameterGroup, check_group, views
-from dnasa.optim.node import Node
+from dnasa.optim.node import Node, make_rule
 from dnasa.optim.recovery import Recovery
 from dnasa.optim.saving import load_state, saved_state
 from dnasa.optim.wrapping import Wrapping
@@ -94,7 +94,8 @@ class Decentralized(torch.optim.Optimizer):
         super().__init__(params if model is None else model.named_parameters(), {"weight_decay": weight_decay})
         network = network.processes.duplicate() if network.processes.duplicate else network
         parameters, mixed = Flat(self.param_groups), MixedBuffers(model, buffers)
-        self.node = Node(parameters, mixed, network, rule, eta, schedule, steps, overlap)
+        recipe = make_rule(rule, eta, schedule, steps, network.nodes, parameters.layout)
+        self.node = Node(parameters, mixed, network, recipe, overlap)
         own = settings(self.node, model)
         self.recovery = Recovery(self.node, own)
         self.model = model
@@ -175,8 +176,6 @@ class Decentralized(torch.optim.Optimizer):
         def attempt() -> bool:
             self._begin(True)
             has_batch, skip = self._vote(has_batch=False, skip=False)
-            if has_batch:
-                self._check_first_pass()
             if has_batch and not skip:
                 self.zero_grad()
                 self._take_step(self.node.gradients(self.zero_grad))
@@ -198,7 +197,9 @@ class Decentralized(torch.optim.Optimizer):
         if self.t == self.node.recipe.steps:
             warnings.warn(BEYOND.format(self.t), stacklevel=5)
         loss = _loss(closure)
-        self._check_first_pass()
+        if self.wrapping is not None:
+            self.wrapping.check()
+            self.wrapping = None
         self._warn_without_backward()
         if self.model is not None and self.t % BETWEEN == 0:
             self.node.parameters.check_complete(self.model)
@@ -214,15 +215,6 @@ class Decentralized(torch.optim.Optimizer):
             self.warned = True
             where = f"At {self.network.processes.name_of(self.network.rank)}, step {self.t + 1}"
             warnings.warn(f"{where}: no parameter has got a gradient: call backward() before step().", stacklevel=11)
-
-    def _check_first_pass(self) -> None:
-        """Check what the first backward pass shows of the model, where all nodes make it in the same step."""
-        wrapping, self.wrapping = self.wrapping, None
-        if wrapping is not None:
-            wrapping.check()
-            if self.t == 0 and self.model is None:
-                with self.recovery.exchange():
-                    wrapping.compare(self.network)
 
     def _all_skip(self, gradients: tuple[Tensor, ...]) -> bool:
         """Whether all skip this step, since the step of one node needs the messages of the others."""

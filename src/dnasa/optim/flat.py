@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dnasa.core import InputError
+from dnasa.core import InputError, Layout
 
 SHARDED = (
     "FSDP divides the parameters among the processes, and here each process needs all of them: use "
@@ -68,6 +68,10 @@ class Flat:
         check_parameters(self.trained)
         self.gradient = self.trained[0].new_zeros(1, sum(p.numel() for p in self.trained))
         self.gradients = views(self.gradient, self.trained)
+
+    @property
+    def layout(self) -> Layout:
+        return tuple((str(i), tuple(p.shape)) for i, p in enumerate(self.trained))
 
     @property
     def values(self) -> list[Tensor]:

@@ -17,6 +17,7 @@ from dnasa.engine.steppers import Stepper, first_snapshot
 from dnasa.optim.buffers import MixedBuffers
 from dnasa.optim.flat import Flat
 from dnasa.rules import registry
+from dnasa.rules.registry import Eta
 from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 from dnasa.runs.metrics import squared_distances
 from dnasa.runs.snapshots import Sent, Snapshot
@@ -33,7 +34,7 @@ class Recipe(NamedTuple):
     steps: int | None = None  # after which its steps are 0
 
 
-def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | None, nodes: int, layout: Layout) -> Recipe:
+def make_rule(rule: str | Rule, eta: Eta | None, schedule: str | None, steps: int | None, nodes: int, layout: Layout) -> Recipe:
     if steps is not None:
         whole("steps", steps)
     if isinstance(rule, Rule):
@@ -44,15 +45,15 @@ def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | Non
     if eta is not None and not method.needs_eta:
         raise InputError(f"Rule '{rule}' takes no stepsize: leave eta out.")
     if schedule is None and steps is None and not method.needs_eta and ":" not in rule:
-        schedule = next((name for name, made in method.schedules.items() if not made.needs_steps), None)
+        schedule = next((name for name, spec in method.schedules.items() if not spec.needs_steps), None)
     variant = registry.variants(rule, [] if eta is None else [eta], schedule)[0]
     registry.check_used(schedule, [variant])
     schedules = registry.schedules_of(variant, nodes, steps)
     spec = variant.spec
     known = steps if spec and spec.needs_steps is not False else None
     ends = steps if spec and spec.ends else None
-    made = registry.make(method, schedules, layout)
-    return Recipe(str([*variant.label().values(), known]), made, schedules, ends)
+    name = str([*variant.label().values(), known])
+    return Recipe(name, registry.make(method, schedules, layout), schedules, ends)
 
 
 class Node:
@@ -62,28 +63,18 @@ class Node:
     optimizer may be loaded in any order before it.
     """
 
-    def __init__(
-        self,
-        parameters: Flat,
-        buffers: MixedBuffers,
-        network: Network,
-        rule: str | Rule,
-        eta: Any,
-        schedule: str | None,
-        steps: int | None,
-        overlap: bool | None,
-    ):
+    def __init__(self, parameters: Flat, buffers: MixedBuffers, network: Network, recipe: Recipe, overlap: bool | None):
         self.parameters = parameters
         self.buffers = buffers
         self.network = network
-        layout = tuple((str(i), tuple(p.shape)) for i, p in enumerate(parameters.trained))
-        self.recipe = make_rule(rule, eta, schedule, steps, network.nodes, layout)
-        self.rule, self.t = self.recipe.rule, 0
+        self.recipe = recipe
+        self.rule, self.t = recipe.rule, 0
         if self.rule.stepsize is not None:
             self.rule = with_weight_decay(self.rule, lambda t: self.parameters.decay)
         if network.topology is not None:
             check_weights(self.rule, network.topology, network.settings.rounds, every=network.settings.every)
         self.overlap = network.nodes > 1 and self.rule.can_overlap if overlap is None else overlap
+        self.versions = 0  # of the parameters, after the last step
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
         self.stepper: Stepper | None = None
         self.follow_decay()
