@@ -17,7 +17,6 @@ from dnasa.channels.exchange import row_bytes
 from dnasa.channels.pairs import Offer, Pairs
 from dnasa.communication import Network
 from dnasa.core import Array, Gradients, Rule, State, leaves, rebuilt
-from dnasa.engine.rule_checks import check_next, with_checks
 from dnasa.engine.steppers import Stepper
 from dnasa.runs.snapshots import Snapshot
 from dnasa.topology import Topology
@@ -32,9 +31,7 @@ class Node:
     """A node: it begins a step with gradients, and ends it once no exchange is overdue. `steps` are those of the run."""
 
     def __init__(self, rule: Rule, state: State, pairs: Pairs, steps: int):
-        self.plain_rule = rule
-        self.rule = with_checks(rule)  # in the first step
-        self.state = state
+        self.rule, self.state = rule, state
         self.sent_state = state  # within a step: until the messages arrive
         self.pairs, self.steps = pairs, steps
 
@@ -58,10 +55,7 @@ class Node:
         return self.pairs.messages is not None and not self.pairs.overdue
 
     def end(self) -> None:
-        state = self.rule.receive(self.sent_state, self.pairs.end())
-        if self.rule is not self.plain_rule:
-            check_next(state, self.state)
-        self.state, self.rule = state, self.plain_rule
+        self.state = self.rule.receive(self.sent_state, self.pairs.end())
 
 
 def make_pairs(graph: Topology, i: int, late: int) -> Pairs:

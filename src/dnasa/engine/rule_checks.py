@@ -1,55 +1,13 @@
-"""Checks of what the functions of a rule return: engines make them in its first step."""
+"""Checks of what the functions of a rule return, before its first step."""
 
 import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from dnasa.checks import UserCode
-from dnasa.core import Array, Exchange, InputError, Messages, Rule, State, leaves
-
-Send = Callable[..., tuple[Messages, State]]
-Receive = Callable[[State, Messages], State]
-
-
-def with_checks(rule: Rule) -> Rule:
-    """The rule with a check of what its functions return. Engines use it in the first step, which ends with `check_next`."""
-
-    def early(s: State, t: int) -> Messages:
-        return check_messages(rule.early_messages(s, t), s.x)
-
-    def points(s: State, t: int) -> tuple[Array, ...]:
-        wanted = rule.gradient_points(s, t)
-        if not isinstance(wanted, tuple) or not wanted or any(getattr(p, "shape", None) != s.x.shape for p in wanted):
-            raise InputError(f"A rule's points must return a tuple of arrays of the shape of x, {tuple(s.x.shape)}.")
-        return wanted
-
-    return rule._replace(
-        send=_checked_send(rule.send),
-        receive=_checked_receive(rule.receive),
-        then=tuple(Exchange(_checked_send(send), _checked_receive(receive)) for send, receive in rule.then),
-        early=rule.early and early,
-        points=rule.points and points,
-        form=None,
-    )
-
-
-def _checked_send(send: Send) -> Send:
-    def checked(s: State, *args: Any) -> tuple[Messages, State]:
-        sent = send(s, *args)
-        pair = isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[0], (tuple, list))
-        if not pair or hasattr(sent[0], "_fields") or not isinstance(sent[1], type(s)):
-            raise InputError("A rule's send must return two things: a tuple of messages, and the state until they arrive.")
-        return check_messages(tuple(sent[0]), s.x), sent[1]
-
-    return checked
-
-
-def _checked_receive(receive: Receive) -> Receive:
-    def checked(s: State, mixed: Messages) -> State:
-        with UserCode(lambda: f"This rule's receive, with the {len(mixed)} messages sent,"):
-            return receive(s, mixed)
-
-    return checked
+from dnasa.core import Array, InputError, Messages, Rule, State, leaves
 
 
 def check_state(state: State, x: Array) -> State:
@@ -63,7 +21,49 @@ def check_state(state: State, x: Array) -> State:
     return state
 
 
-def check_messages(messages: Messages, x: Array) -> Messages:
+def check_rule(rule: Rule, state: State) -> None:
+    """Check a rule in a trial of step 0, with gradients 0 and no neighbors; only the schedules of one with a known form."""
+    try:
+        if rule.form is not None:
+            for schedule in rule.form.schedules:
+                schedule(0)
+            return
+        with np.errstate(all="ignore"):
+            after = _trial_step(rule, state)
+    except TypeError as error:
+        if re.fullmatch(r"'(int|float|numpy\.\w+)' object is not callable", str(error)):
+            raise InputError(
+                "This rule calls a number: a schedule is a function of t, such as lambda t: 0.1, or schedules.constant(0.1)."
+            ) from error
+        raise
+    _check_next(after, state)
+
+
+def _trial_step(rule: Rule, state: State) -> State:
+    points = _check_points(rule.gradient_points(state, 0), state.x)
+    early = _check_messages(rule.early_messages(state, 0), state.x)
+    messages, after = _check_sent(rule.send(state, tuple(0 * point for point in points), 0), state)
+    after = _received(rule.receive, after, (*early, *messages))
+    for send, receive in rule.then:
+        messages, after = _check_sent(send(after, 0), state)
+        after = _received(receive, after, messages)
+    return after
+
+
+def _check_points(points: tuple[Array, ...], x: Array) -> tuple[Array, ...]:
+    if not isinstance(points, tuple) or not points or any(getattr(p, "shape", None) != x.shape for p in points):
+        raise InputError(f"A rule's points must return a tuple of arrays of the shape of x, {tuple(x.shape)}.")
+    return points
+
+
+def _check_sent(sent: Any, state: State) -> tuple[Messages, State]:
+    pair = isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[0], (tuple, list))
+    if not pair or hasattr(sent[0], "_fields") or not isinstance(sent[1], type(state)):
+        raise InputError("A rule's send must return two things: a tuple of messages, and the state until they arrive.")
+    return _check_messages(tuple(sent[0]), state.x), sent[1]
+
+
+def _check_messages(messages: Messages, x: Array) -> Messages:
     for number, message in enumerate(messages):
         if not is_like(message, x):
             raise InputError(
@@ -73,7 +73,12 @@ def check_messages(messages: Messages, x: Array) -> Messages:
     return messages
 
 
-def check_next(state: State, before: State) -> None:
+def _received(receive: Callable[[State, Messages], State], state: State, messages: Messages) -> State:
+    with UserCode(lambda: f"This rule's receive, with the {len(messages)} messages sent,"):
+        return receive(state, messages)
+
+
+def _check_next(state: State, before: State) -> None:
     """Check that every array of the state has the shape and dtype it had before the step."""
     if type(state) is not type(before):
         raise InputError(f"A rule's receive must return its {type(before).__name__}, not {type(state).__name__}.")
@@ -93,14 +98,3 @@ def is_like(a: Any, x: Array) -> bool:
 def kind_of(a: Any) -> str:
     shape = f" of shape {tuple(a.shape)} and {a.dtype}" if hasattr(a, "shape") else ""
     return f"{type(a).__name__}{shape}"
-
-
-def explained(error: Exception) -> Exception:
-    """Replace the TypeError of a rule that was made from a number in place of a schedule by an error that says so."""
-    if isinstance(error, TypeError) and re.fullmatch(r"'(int|float|numpy\.\w+)' object is not callable", str(error)):
-        clear = InputError(
-            "This rule calls a number: a schedule is a function of t, such as lambda t: 0.1, or schedules.constant(0.1)."
-        )
-        clear.__cause__ = error
-        return clear
-    return error

@@ -15,7 +15,7 @@ from dnasa.core import Array, InputError, Interrupted, ProcessLost, RunError, St
 from dnasa.engine.late import Late, OwnNode
 from dnasa.engine.plan import Plan, RunOptions, run_settings
 from dnasa.engine.recovery import Position, changes, positions_of, received_state, reconnect, surviving, warn_of_changes
-from dnasa.engine.rule_checks import explained
+from dnasa.engine.rule_checks import check_rule
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, first_snapshot
 from dnasa.runs.folder import RunFolder
@@ -41,6 +41,8 @@ class Run:
         self.network = plan.network  # of the processes that are left
         self.t = 0  # the steps taken
         self.snapshots = [first_snapshot(group.rule, x) for group, x in zip(plan.groups, plan.x, strict=True)]
+        for group, snapshot in zip(plan.groups, self.snapshots, strict=True):
+            check_rule(group.rule, snapshot.state)
         self.timeline = Timeline()
         metrics, patience = options.record.metrics, options.record.patience
         self.recorder = Recorder(
@@ -128,11 +130,8 @@ class Run:
             except ProcessLost:
                 self.snapshots = stepper.last_complete()
                 raise
-            except Exception as raised:
-                error = explained(raised)
-                if isinstance(error, InputError):
-                    raise InputError(f"At step {self.t}: {error}") from error.__cause__ or error
-                raise
+            except InputError as error:
+                raise InputError(f"At step {self.t}: {error}") from error.__cause__ or error
 
     def _checkpoint(self, stepper: Stepper, evaluated: bool) -> None:
         """Write a checkpoint if one is due; raise `Interrupted` if a stop was requested."""

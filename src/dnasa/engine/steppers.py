@@ -11,7 +11,7 @@ from dnasa.arrays import copied, on_gpu
 from dnasa.channels.exchange import exchange, row_bytes
 from dnasa.communication import Memory, Network
 from dnasa.core import Array, Gradients, InputError, Messages, ProcessLost, Rule, State, with_x
-from dnasa.engine.rule_checks import check_next, check_state, with_checks
+from dnasa.engine.rule_checks import check_state
 from dnasa.engine.simulate import next_state
 from dnasa.runs.snapshots import Sent, Snapshot
 from dnasa.runs.timing import Timeline, now
@@ -66,8 +66,7 @@ class Sequential(Stepper):
     """Gradient, then exchange, then gradient, ..."""
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline):
-        self.plain_rule = rule
-        self.rule = with_checks(rule)  # in the first step
+        self.rule = rule
         self.network = network
         self.timeline = timeline
         self.state, self.memory, self.sent = snapshot
@@ -93,10 +92,8 @@ class Sequential(Stepper):
             first += len(messages)
             return mixed
 
-        state = next_state(self.rule, self.state, tuple(map(copied, gradients)), t, mix)
-        if self.rule is not self.plain_rule:
-            check_next(state, self.state)
-        self.state, self.memory, self.rule = state, memory, self.plain_rule
+        self.state = next_state(self.rule, self.state, tuple(map(copied, gradients)), t, mix)
+        self.memory = memory
 
 
 class Begun(NamedTuple):
@@ -117,8 +114,7 @@ class Overlapped(Stepper):
     """
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline, t: int):
-        self.plain_rule = rule
-        self.rule = with_checks(rule)  # in the first step
+        self.rule = rule
         self.network = network
         self.timeline = timeline
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="exchange")
@@ -186,9 +182,6 @@ class Overlapped(Stepper):
         mixed, memory = self._exchange(messages, begun.memory[first:], t, first)
         self.sent.add_hidden(self.network, begun.early_bytes, row_bytes(self.network, messages, t, first), t)
         following = self.rule.receive(state, (*begun.early, *mixed))
-        if self.rule is not self.plain_rule:
-            check_next(following, state)
-        self.rule = self.plain_rule
         return self._begin(following, (*begun.early_memory, *memory), t + 1)
 
     def _exchange(self, messages: Messages, memory: Memory, t: int, first: int) -> tuple[Messages, Memory]:

@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 from dnasa.checks import positive, whole
 from dnasa.communication import Network
 from dnasa.core import InputError, Layout, Rule, RunError, Schedule, leaves, rebuilt, with_x
-from dnasa.engine.rule_checks import explained
+from dnasa.engine.rule_checks import check_rule
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, first_snapshot
 from dnasa.optim.buffers import MixedBuffers
@@ -78,7 +78,9 @@ class Node:
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
         self.stepper: Stepper | None = None
         self.follow_decay()
-        self.loaded = _without_memory(self._initial())  # what `t` steps gave, until the stepper has it
+        initial = self._initial()
+        check_rule(self.rule, initial.state)
+        self.loaded = _without_memory(initial)  # what `t` steps gave, until the stepper has it
 
     @property
     def t(self) -> int:
@@ -246,10 +248,7 @@ class Node:
     def step(self, gradients: tuple[Tensor, ...]) -> None:
         """Step the rule, send the buffers, and move the parameters to the point of the next gradient."""
         assert self.stepper is not None
-        try:
-            self.stepper.step(gradients, self.t)
-        except TypeError as error:
-            raise explained(error) from error.__cause__
+        self.stepper.step(gradients, self.t)
         self.buffers.send(self.network, self.stepper.submit, self.parameters.gradient.dtype, self.t + 1)
         self.t += 1
         self.parameters.show(self.stepper.points(self.t)[0])
