@@ -94,9 +94,9 @@ class SideBySide(Stepper):
         starts = [0] * len(gradients)
         try:
             for stepper, size, points in zip(self.steppers, self.sizes, self.wanted, strict=True):
-                own = tuple(gradients[i][starts[i] : starts[i] + size] for i in range(len(points)))
+                part = tuple(gradients[i][starts[i] : starts[i] + size] for i in range(len(points)))
                 starts = [start + size if i < len(points) else start for i, start in enumerate(starts)]
-                stepper.step(own, t)
+                stepper.step(part, t)
         except BaseException:
             for stepper, snapshot in before:
                 stepper.state, stepper.memory, _ = snapshot

@@ -103,7 +103,7 @@ class Node:
 
     def follow_parameters(self) -> None:
         """Follow a model that was moved before the first step, as `accelerator.prepare` does."""
-        buffers_stay = self.buffers.given is not None and self.buffers.tensors
+        buffers_stay = self.buffers.chosen is not None and self.buffers.tensors
         if self.stepper is None and self.t == 0 and self.parameters.moved() and not buffers_stay:
             self.parameters.place_gradients()
 
@@ -200,13 +200,12 @@ class Node:
     def showing(self, means: list[Tensor]) -> Iterator[None]:
         """Show these means in the parameters and buffers inside the block."""
         buffers = self.buffers.tensors
-        own, own_buffers = self.parameters.row(), [b.clone() for b in buffers]
-        self.own_values = own
+        self.own_values, own_buffers = self.parameters.row(), [b.clone() for b in buffers]
         self._show(means[0], buffers, means[1:])
         try:
             yield
         finally:
-            self._show(own, buffers, own_buffers)
+            self._show(self.own_values, buffers, own_buffers)
             self.own_values = None
 
     def _show(self, row: Tensor, buffers: list[Tensor], values: list[Tensor]) -> None:
