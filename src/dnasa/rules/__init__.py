@@ -36,6 +36,6 @@ for module in iter_modules(__path__):
 for name in sorted(RULES):  # not in the order in which the files import each other
     RULES[name] = RULES.pop(name)
 registry.BUILT_IN = frozenset(RULES)
-__all__ += [*RULES]
+__all__ += sorted(RULES)
 # Import has set `dsgd` and the others to modules: now they are the functions of the same names.
 globals().update({name: method.make for name, method in RULES.items()})
