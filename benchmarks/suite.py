@@ -105,7 +105,7 @@ def solve_seconds(steps: int, runs: int) -> float:
 FIRST_STEP = """
 import os, sys
 from dnasa.cli import main
-from dnasa.engine.loop import Run
+from dnasa.engine.run import Run
 sys.argv[1:] = ["train", "--data", "mnist"]
 Run._evaluate = lambda *args: os._exit(0)  # the first evaluation comes after the first step
 main()

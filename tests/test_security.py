@@ -19,7 +19,7 @@ from dnasa import extras
 from dnasa.cli import plugins
 from dnasa.core import InputError
 from dnasa.data.reading import read_images
-from dnasa.rules import RULES, installed
+from dnasa.rules import RULES, registry
 from dnasa.tasks import models
 
 ROOT = Path(__file__).parent.parent
@@ -33,9 +33,9 @@ def test_packages_that_only_lie_in_the_current_folder_are_not_imported(tmp_path:
     (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match="executed"):  # it is found, so the test can fail
-        installed.load("x")
+        registry.import_installed("x")
     monkeypatch.chdir(tmp_path)
-    installed.load("x")
+    registry.import_installed("x")
 
 
 # ---------------------------------------------------------------- code that files name

@@ -220,6 +220,14 @@ def test_wrong_input_gets_one_clear_line_and_exit_code_2(
     assert message in refused(words.split(), monkeypatch, capfd)
 
 
+@pytest.mark.parametrize("words", ["--steps -5", "--rule dsgd", "--rule dnasa --eta 0.1"])
+def test_a_wrong_rule_stepsize_or_number_of_steps_is_refused_before_data_is_loaded(
+    words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dnasa.tasks.sources.make_source", None)
+    refused(["train", *words.split()], monkeypatch, capfd)
+
+
 def test_a_comparison_in_which_everything_diverged_fails() -> None:
     words = "compare --problem least_squares --nodes 4 --rules dsgd --etas 1e150,1e160 --steps 300"
     done = run(*words.split())

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from dnasa.checks import choose
+from dnasa.checks import as_list, choose, distinct, seed_list
 from dnasa.communication import Network, Processes
 from dnasa.comparing import tuning
 from dnasa.comparing.comparison import AXES, Comparison
 from dnasa.comparing.statistics import final, labeled
 from dnasa.core import InputError, Interrupted
 from dnasa.engine.loop import solve
-from dnasa.engine.plan import as_list, distinct
 from dnasa.files import fits
 from dnasa.rules.registry import COMPARED, Variant, check_used, find, variants
 from dnasa.runs.folder import RunFolder
@@ -83,7 +82,7 @@ def compare(
         print(comparison.table())
         ```
     """
-    seeds = distinct("seed", as_list(seed))
+    seeds = seed_list(seed)
     axes = check_axes(as_list(x))
     grid = grid_of(rules, etas, schedule, extend)
     others = _other_seeds(problem, grid, metric, seeds)
