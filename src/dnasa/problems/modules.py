@@ -15,7 +15,6 @@ from dnasa.core import InputError, Layout
 from dnasa.problems.losses import Loss
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
-STREAMS = 4  # streams on which a GPU computes several models at the same time
 
 
 class FlatModule:
@@ -46,7 +45,6 @@ class FlatModule:
             for name in self.norms
             for kind in ("running_mean", "running_var")
         }
-        self.streams: list[torch.cuda.Stream] = []
 
     def constants(self) -> dict[str, Tensor]:
         """The tensors that are neither trained nor computed from data."""
@@ -62,19 +60,6 @@ class FlatModule:
             slopes = torch.autograd.grad(scale * value, parts, allow_unused=True, materialize_grads=True)
         torch.cat([slope.reshape(-1) for slope in slopes], out=out)
         return value.detach()
-
-    def gradients_on_streams(self, flat: Tensor, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
-        """The gradients of many models, `flat` (R, d), each with its own batch, on a GPU: several at the same time."""
-        self.streams = self.streams or [torch.cuda.Stream() for _ in range(STREAMS)]
-        out, current = torch.empty_like(flat), torch.cuda.current_stream()
-        for stream in self.streams:
-            stream.wait_stream(current)
-        for i in range(len(flat)):
-            with torch.cuda.stream(self.streams[i % STREAMS]):
-                self.gradient(flat[i], x[i], y[i], out[i], scale)
-        for stream in self.streams:
-            current.wait_stream(stream)
-        return out
 
     def _value(self, module: nn.Module, parts: Sequence[Tensor], x: Tensor, y: Tensor) -> Tensor:
         with self._precision():
@@ -101,9 +86,14 @@ class FlatModule:
             each.append(torch.cat(list(buffers.values())))
         return torch.stack(each).mean(0)
 
-    def outputs(self, flat: Tensor, x: Tensor, statistics: Tensor) -> Tensor:
+    def outputs(self, flat: Tensor, x: Tensor, statistics: Tensor | None = None) -> Tensor:
+        """The outputs in a test; without statistics, batch norm has those of the module."""
+        return self._run(self.tested, flat, x, {} if statistics is None else self.split_statistics(statistics))
+
+    def split_statistics(self, statistics: Tensor) -> dict[str, Tensor]:
+        """The statistics of batch norm by name."""
         pieces = statistics.split(list(self.statistic_sizes.values()))
-        return self._run(self.tested, flat, x, dict(zip(self.statistic_sizes, pieces, strict=True)))
+        return dict(zip(self.statistic_sizes, pieces, strict=True))
 
     def _run(self, module: nn.Module, flat: Tensor, x: Tensor, buffers: Mapping[str, Tensor]) -> Tensor:
         parameters = dict(zip(self.trained, self._split(flat), strict=True))
