@@ -147,21 +147,3 @@ def test_unusable_shards_are_refused(shards: list[Any], words: str) -> None:
     x = np.ones((4, 6), np.float32)
     with pytest.raises(InputError, match=words):
         dnasa.solve(Classification(lambda: perceptron(6, 5, 3), x, [0, 1, 2, 0], shards, x, [0] * 4), topology.ring(2), steps=2)
-
-
-def test_models_that_share_their_inputs_have_the_gradients_of_models_with_copies_of_them() -> None:
-    network = nn.Sequential(
-        nn.Conv2d(1, 4, 5, padding=2), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(150, 10)
-    )
-    models = as_stack(network)
-    assert models is not None
-    assert models.can_share
-    generator = torch.Generator().manual_seed(0)
-    flat = 0.1 * torch.randn(12, sum(models.sizes), generator=generator, dtype=torch.float64)
-    x = torch.randn(3, 7, 1, 14, 14, generator=generator, dtype=torch.float64)
-    y = torch.randint(10, (12, 7), generator=generator)
-    each = (x, x.repeat_interleave(4, 0))
-    shared, copied = (
-        models.gradient(flat, inputs, lambda logits: CROSS_ENTROPY.gradient(logits, y, 1.0))[0] for inputs in each
-    )
-    torch.testing.assert_close(shared, copied, rtol=1e-10, atol=1e-12)

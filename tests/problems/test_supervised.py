@@ -71,7 +71,6 @@ MODELS: dict[str, Any] = {
     "batch norm": (lambda: resnet(2, 3, (8, 16)), cross_entropy, images),
     "group norm": (lambda: resnet(2, 3, (8, 16), "group"), cross_entropy, images),
     "gpt": (lambda: gpt(7, 2, 8, 2, 5), cross_entropy, text),
-    "untied gpt": (lambda: gpt(7, 1, 8, 2, 5, tied=False), cross_entropy, text),
     "tied": (Tied, nn.functional.mse_loss, table),
     "perceptron": (perceptron, nn.MSELoss(), table),
 }

@@ -61,25 +61,13 @@ class Stacked(Executor):
     def __init__(self, data: Sharded, footprint: int, stack: Stack, loss: StackedLoss, loss_scale: float):
         super().__init__(data, footprint)
         self.stack, self.loss, self.loss_scale = stack, loss, loss_scale
-        # most of a GPU's time goes into the patches of the first convolution: models with the same inputs share them
-        self.shares = stack.can_share and data.device.type == "cuda"
         self.graphs = CudaGraphs(self._batch_gradient)
 
     def gradient(self, x: Tensor, nodes: range, seeds: Sequence[int], t: int) -> Tensor:
-        rows = self.data.drawn(nodes, seeds, t)
-        if not self.shares:
-            rows = rows.expand(*x.shape[:-1], -1)
-            return self._gradients(x.reshape(-1, x.shape[-1]), rows.reshape(-1, self.data.batch)).view_as(x)
-        runs = x.movedim(0, -2)  # variants with the same rows next to each other
-        g = self._gradients(runs.reshape(-1, x.shape[-1]), rows.reshape(-1, self.data.batch))
-        return g.view(runs.shape).movedim(-2, 0)
-
-    def _gradients(self, flat: Tensor, rows: Tensor) -> Tensor:
-        """Each batch of rows belongs to one model, or to equally many consecutive ones."""
-        sharing = len(flat) // len(rows)
-        batches = max(1, self.capacity // (self.data.batch * sharing))
-        parts = zip(flat.split(batches * sharing), rows.split(batches), strict=True)
-        return _concatenated([self._part(*part) for part in parts])
+        batch, models = self.data.batch, max(1, self.capacity // self.data.batch)
+        rows = self.data.drawn(nodes, seeds, t).expand(*x.shape[:-1], batch).reshape(-1, batch)
+        parts = zip(x.reshape(-1, x.shape[-1]).split(models), rows.split(models), strict=True)
+        return torch.cat([self._part(*part) for part in parts]).view_as(x)
 
     def _part(self, flat: Tensor, rows: Tensor) -> Tensor:
         if flat.is_cuda and len(flat) * self.data.batch * self.footprint <= SMALL:
@@ -88,15 +76,11 @@ class Stacked(Executor):
 
     def _batch_gradient(self, flat: Tensor, rows: Tensor) -> Tensor:
         inputs, targets = self.data.batch_of(rows)
-        y = targets.repeat_interleave(len(flat) // len(rows), 0)
-        slopes = partial(self.loss.gradient, targets=y, weight=self.loss_scale / y[0].numel())
+        slopes = partial(self.loss.gradient, targets=targets, weight=self.loss_scale / targets[0].numel())
         return self.stack.gradient(flat, inputs, slopes)[0]
 
     def outputs(self, flat: Tensor, inputs: Tensor, statistics: Tensor | None) -> Tensor:
-        return self.stack.outputs(flat, self._same_inputs(inputs, len(flat)))
-
-    def _same_inputs(self, inputs: Tensor, models: int) -> Tensor:
-        return inputs[None] if self.shares else inputs.expand(models, *inputs.shape)
+        return self.stack.outputs(flat, inputs.expand(len(flat), *inputs.shape))
 
     def measure(self, metric: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
         if metric is accuracy:
@@ -110,14 +94,14 @@ class Stacked(Executor):
         shards = [self.data.shard(node, seed) for node in nodes]
         rows = self.data.row_numbers(np.concatenate(shards))
         factors = [weight / (len(shard) * len(nodes)) for shard, weight in zip(shards, weights, strict=True)]
-        each = torch.as_tensor(np.repeat(factors, [len(shard) for shard in shards])).to(flat)
+        row_weights = torch.as_tensor(np.repeat(factors, [len(shard) for shard in shards])).to(flat)
         loss, gradient = flat.new_zeros(len(flat), dtype=torch.float64), torch.zeros_like(flat)
-        for part, row_weights in zip(self.chunks(rows, len(flat)), self.chunks(each, len(flat)), strict=True):
-            inputs, targets = self.data.batch_of(part)
-            y, weight = targets.expand(len(flat), *targets.shape), row_weights / targets[0].numel()
-            slopes = partial(self.loss.gradient, targets=y, weight=weight)
-            g, outputs = self.stack.gradient(flat, self._same_inputs(inputs, len(flat)), slopes)
-            loss += self.loss.total(outputs, y, weight)
+        chunks = zip(self.chunks(rows, len(flat)), self.chunks(row_weights, len(flat)), strict=True)
+        for chunk, chunk_weights in chunks:
+            inputs, targets = (each.expand(len(flat), *each.shape) for each in self.data.batch_of(chunk))
+            weight = chunk_weights / targets[0, 0].numel()
+            g, outputs = self.stack.gradient(flat, inputs, partial(self.loss.gradient, targets=targets, weight=weight))
+            loss += self.loss.total(outputs, targets, weight)
             gradient += g
         return loss, gradient
 
@@ -186,7 +170,7 @@ class OnGpu(OneByOne):
         x, y = (part.expand(variants, *part.shape).flatten(0, 1) for part in (inputs, targets))
         first_keys = (keys * variants)[::models]
         parts = zip(flat.split(models), x.split(models), y.split(models), first_keys, strict=True)
-        return _concatenated([self._part(*part) for part in parts])
+        return torch.cat([self._part(*part) for part in parts])
 
     def _part(self, flat: Tensor, x: Tensor, y: Tensor, key: int) -> Tensor:
         if self.capturable:
@@ -209,7 +193,3 @@ class OnGpu(OneByOne):
         for stream in self.streams:
             current.wait_stream(stream)
         return out
-
-
-def _concatenated(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -26,25 +26,24 @@ class FlatModule:
 
     def __init__(self, module: nn.Module, loss: Loss, autocast: bool):
         self.loss, self.autocast = loss, autocast
-        self.trained = {name: part for name, part in module.named_parameters() if part.requires_grad}
-        if not self.trained or any(nn.parameter.is_lazy(part) for part in module.parameters()):
+        trained = {name: part for name, part in module.named_parameters() if part.requires_grad}
+        if not trained or any(nn.parameter.is_lazy(part) for part in module.parameters()):
             raise InputError("The model has no parameters to train, or lazy layers without a shape yet.")
-        self.layout: Layout = tuple((name, tuple(part.shape)) for name, part in self.trained.items())
-        self.sizes = [part.numel() for part in self.trained.values()]
-        self.device = next(iter(self.trained.values())).device
+        self.names, self.sizes = list(trained), [part.numel() for part in trained.values()]
+        self.layout: Layout = tuple((name, tuple(part.shape)) for name, part in trained.items())
+        self.device = trained[self.names[0]].device
         self.norms = [name for name, part in module.named_modules() if _has_statistics(part)]
-        self.training, self.tested, self.counting = _clone(module), _clone(module).eval(), _clone(module).eval()
+        self.training = _clone(module)
+        self.tested = _clone(module).eval()
+        self.counting = _clone(module).eval()  # its batch norm layers store the statistics of a batch
+        self.statistic_sizes: dict[str, int] = {}
         for name in self.norms:
-            norm: Any = self.training.get_submodule(name)  # without running statistics, those of the batch are used
-            norm.running_mean = norm.running_var = norm.num_batches_tracked = None
-            norm = self.counting.get_submodule(name).train()  # stores the statistics of the batch
+            norm: Any = self.training.get_submodule(name)
+            self.statistic_sizes |= {f"{name}.{kind}": norm.num_features for kind in ("running_mean", "running_var")}
+            norm.running_mean = norm.running_var = norm.num_batches_tracked = None  # so it uses those of the batch
+            norm = self.counting.get_submodule(name).train()
             norm.momentum, norm.num_batches_tracked = 1.0, None
         self.without_dropout = _clone(self.training).eval()
-        self.statistic_sizes = {
-            f"{name}.{kind}": getattr(self.tested.get_submodule(name), kind).numel()
-            for name in self.norms
-            for kind in ("running_mean", "running_var")
-        }
 
     def constants(self) -> dict[str, Tensor]:
         """The tensors that are neither trained nor computed from data."""
@@ -63,7 +62,7 @@ class FlatModule:
 
     def _value(self, module: nn.Module, parts: Sequence[Tensor], x: Tensor, y: Tensor) -> Tensor:
         with self._precision():
-            return self.loss(functional_call(module, dict(zip(self.trained, parts, strict=True)), (x,)), y)
+            return self.loss(functional_call(module, dict(zip(self.names, parts, strict=True)), (x,)), y)
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
@@ -96,7 +95,7 @@ class FlatModule:
         return dict(zip(self.statistic_sizes, pieces, strict=True))
 
     def _run(self, module: nn.Module, flat: Tensor, x: Tensor, buffers: Mapping[str, Tensor]) -> Tensor:
-        parameters = dict(zip(self.trained, self._split(flat), strict=True))
+        parameters = dict(zip(self.names, self._split(flat), strict=True))
         with torch.no_grad(), self._precision():
             outputs: Tensor = functional_call(module, {**parameters, **buffers}, (x,))
         return outputs.to(flat.dtype) if self.autocast else outputs  # losses of bfloat16 numbers are coarse

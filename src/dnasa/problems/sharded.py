@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -50,7 +49,7 @@ class Sharded(Problem):
         if self.validation and len(self.validation) != self.nodes:
             raise InputError(f"There are validation rows for {len(validation)} nodes and shards for {self.nodes}.")
         self.remaining: Sequence[int] = range(self.nodes)  # nodes that were not lost
-        self.samples = Samples("batch", self._draw, self.batch, by_seed=True)
+        self.samples = Samples("batch", self._draw, self.batch)
         self.order = Streams("order")
 
     def _check_rows(self) -> None:
@@ -94,24 +93,17 @@ class Sharded(Problem):
         return len(self.shards[node]) if seeds is None else [len(self.shards_of(seed)[node]) for seed in seeds]
 
     def node_fingerprint(self, node: int, seeds: Sequence[int] | None = None) -> str:
-        fingerprint = self._node_fingerprints[node]
+        """Identifies the node's rows in the partition of seed 0 and its own test rows, and the partitions of the seeds."""
+        rows = np.concatenate([self.shards[node], *self.validation[node : node + 1]])
+        parts = [(self.inputs, rows), (self.labels, rows)]
+        if self.test_counts:
+            tests = self.own_test_rows(node)
+            parts += [(self.test_inputs, tests), (self.test_labels, tests)]
+        sums = " ".join(stored.checksum(which) for stored, which in parts if len(which))
+        fingerprint = f"{len(rows):,} rows, checksum {sums}" if len(rows) else ""
         if seeds is None:
             return fingerprint
         return f"{fingerprint}, divided {checksum(*(self.shards_of(seed)[node] for seed in seeds))}"
-
-    @cached_property
-    def _node_fingerprints(self) -> list[str]:
-        """The fingerprint of each node's rows in the partition of seed 0, and of its own test rows."""
-        fingerprints = []
-        for node, shard in enumerate(self.shards):
-            rows = np.concatenate([shard, self.validation[node]]) if self.validation else shard
-            parts = [(self.inputs, rows), (self.labels, rows)]
-            if self.test_counts:
-                tests = self.own_test_rows(node)
-                parts += [(self.test_inputs, tests), (self.test_labels, tests)]
-            sums = " ".join(stored.checksum(which) for stored, which in parts if len(which))
-            fingerprints.append(f"{len(rows):,} rows, checksum {sums}" if len(rows) else "")
-        return fingerprints
 
     def own_test_rows(self, node: int) -> np.ndarray:
         """The numbers of a node's own test rows, where each node tests on its own; none of a node in another process."""
@@ -136,7 +128,7 @@ class Sharded(Problem):
 
     # ------------------------------------------------------------ batches
 
-    def _draw(self, generator: np.random.Generator, node: int, length: int, seed: int) -> np.ndarray:
+    def _draw(self, generator: np.random.Generator, node: int, seed: int, length: int) -> np.ndarray:
         rows = self.shard(node, seed)
         return rows[generator.integers(len(rows), size=(length, self.batch))]
 

@@ -41,17 +41,12 @@ class Layer(Protocol):
 
 
 class Stack:
-    """The layers of a sequential model, for any number of models at once.
-
-    Where the first layer with parameters is a convolution, inputs `x` may have fewer entries than there are models: each is
-    then shared by equally many consecutive models.
-    """
+    """The layers of a sequential model, for any number of models at once."""
 
     def __init__(self, layers: list[Layer]):
         self.layers = layers
         self.sizes = [layer.size for layer in layers]
         self.first = next(i for i, layer in enumerate(layers) if layer.size)
-        self.can_share = isinstance(layers[self.first], Conv2d)
 
     def _forward(self, flat: Tensor, x: Tensor) -> tuple[Tensor, list[Saved]]:
         saved = []
@@ -180,10 +175,7 @@ class Linear(Layer):
 
 
 class Conv2d(Layer):
-    """On planes: the patches of all models as columns, one batched product with the kernels.
-
-    As the first layer it also takes fewer inputs than models: each is then shared by a group of consecutive models.
-    """
+    """On planes: the patches of all models as columns, one batched product with the kernels."""
 
     def __init__(self, module: nn.Conv2d):
         self.outputs, self.inputs, *sides = module.weight.shape
@@ -212,13 +204,12 @@ class Conv2d(Layer):
         columns = x.new_empty(len(x), self.terms + self.bias, x.shape[2] * height * width)
         columns[:, : self.terms].view(patches.shape).copy_(patches)
         columns[:, self.terms :] = 1.0
-        y = torch.bmm(self._with_biases(p).view(len(x), -1, columns.shape[1]), columns)
+        y = torch.bmm(self._with_biases(p), columns)
         return y.view(len(p), self.outputs, -1, height, width), (columns, padded)
 
     def write_gradient(self, saved: Saved, dy: Tensor, g: Tensor) -> None:
         columns, _ = saved
-        flat = dy.reshape(len(columns), -1, columns.shape[2])
-        slopes = torch.bmm(flat, columns.transpose(1, 2)).view(len(dy), self.outputs, -1)
+        slopes = torch.bmm(dy.reshape(len(dy), self.outputs, -1), columns.transpose(1, 2))
         self._weight(g).copy_(slopes[..., : self.terms])
         if self.bias:
             g[:, self.weights :].copy_(slopes[..., -1])
