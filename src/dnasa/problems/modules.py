@@ -72,9 +72,7 @@ class FlatModule:
         return [part.detach().requires_grad_() for part in self._split(flat.clone())]
 
     def _split(self, flat: Tensor) -> list[Tensor]:
-        """The parameters, with the leading axes of `flat`."""
-        pieces = zip(flat.split(self.sizes, dim=-1), self.layout, strict=True)
-        return [piece.unflatten(-1, shape) if shape else piece[..., 0] for piece, (_, shape) in pieces]
+        return [piece.view(shape) for piece, (_, shape) in zip(flat.split(self.sizes), self.layout, strict=True)]
 
     def statistics(self, flat: Tensor, batches: Iterable[Tensor]) -> Tensor:
         """Means and variances of the inputs of all batch norm layers, averaged over the batches."""

@@ -87,7 +87,8 @@ class Supervised(Sharded):
         if isinstance(loss, nn.Module):  # it may hold weights
             loss = copy.deepcopy(loss).to(self.device, self.dtype)
         self.module = FlatModule(self._seeded(0), loss, mixed_precision)
-        footprint = self._check_model()
+        with seeded(self.device, 0):
+            footprint = self._check_model()
         inputs, targets = self.test_batch_of(self.row_numbers(np.arange(len(self.test_inputs))[:2]))
         outputs = self.module.outputs(self.start(0), inputs)
         self.metrics: dict[str, Loss] = {"test_loss": test_loss or loss}
@@ -121,8 +122,7 @@ class Supervised(Sharded):
             if not isinstance(changed, Tensor) or changed.shape != x.shape or changed.dtype != x.dtype:
                 raise InputError(f"augment must return a tensor like its inputs, {tuple(x.shape)}, {x.dtype}.")
             x = changed
-        with seeded(self.device, 0):
-            return self.module.check(self.start(0), x, y)
+        return self.module.check(self.start(0), x, y)
 
     def _check_labels(self, classes: int) -> bool:
         """Refuse labels that have no output; returns whether the loss leaves some labels out."""
@@ -166,14 +166,11 @@ class Supervised(Sharded):
         """Identifies the test data, the model and the loss; the nodes' rows may be in other processes."""
         every = np.arange(len(self.test_inputs))
         data = self.test_counts or (self.test_inputs.checksum(every), self.test_labels.checksum(every))
-        constants, loss = self.module.constants(), self.module.loss
-        if isinstance(loss, nn.Module):
-            constants |= loss.state_dict()
-        names = [
-            repr(loss) if isinstance(loss, nn.Module) else function_name(loss),
-            self.augment and function_name(self.augment),
-        ]
-        parts = repr((data, self.layout, self.module.tested, self.module.autocast, names))
+        loss, constants = function_name(self.module.loss), self.module.constants()
+        if isinstance(self.module.loss, nn.Module):
+            loss, constants = repr(self.module.loss), constants | self.module.loss.state_dict()
+        functions = [loss, self.augment and function_name(self.augment)]
+        parts = repr((data, self.layout, self.module.tested, self.module.autocast, functions))
         common = checksum(parts, *constants.values())
         return f"supervised, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
 
@@ -257,32 +254,29 @@ class Supervised(Sharded):
         """
         if statistics is None:
             statistics = self.statistics(mean, nodes, seeds)
-        partitions = seeds or [0]
-        runs = (-1, len(partitions))
-        points = mean.reshape(*runs, mean.shape[-1])
-        node_weights = np.broadcast_to(1.0 if weights is None else weights, (len(partitions), len(nodes)))
-        each = []
-        for s, seed in enumerate(partitions):
-            its_statistics = None if statistics is None else statistics.reshape(*runs, statistics.shape[-1])[:, s]
-            each.append(self._evaluate_partition(points[:, s], its_statistics, nodes, node_weights[s], seed))
-        columns = {name: torch.stack([part[name] for part in each], 1) for name in each[0]}
-        return {name: column.view(mean.shape[:-1] + column.shape[2:]) for name, column in columns.items()}
-
-    def _evaluate_partition(
-        self, flat: Tensor, statistics: Tensor | None, nodes: range, weights: np.ndarray, seed: int
-    ) -> dict[str, Tensor]:
-        """The metrics of the models in the partition of this seed."""
-        scale = len(self.remaining) / (len(nodes) * self.test_total)
-        out = self._measure(flat, statistics, [(self.test_rows(nodes), scale)], self.test_batch_of)
+        flat = mean.reshape(-1, mean.shape[-1])
+        flat_statistics = None if statistics is None else statistics.reshape(len(flat), -1)
+        share = len(self.remaining) / (len(nodes) * self.test_total)
+        out = self._measure(flat, flat_statistics, [(self.test_rows(nodes), share)], self.test_batch_of)
         if self.validation:
             rows = [self.row_numbers(self.validation[node]) for node in nodes]
             parts = [(part, 1 / (len(part) * len(nodes))) for part in rows if len(part)]
-            measured = self._measure(flat, statistics, parts, self.batch_of)
+            measured = self._measure(flat, flat_statistics, parts, self.batch_of)
             out |= {validation_name(name): value for name, value in measured.items()}
-        if not self.train_metrics:
-            return out
-        loss, gradient = self.executor.full_gradient(flat, nodes, weights, seed)
-        return {"train_loss": loss} | out | {"gradient": gradient}
+        if self.train_metrics:
+            loss, gradient = self._full_gradient(mean, nodes, weights, seeds or [0])
+            out = {"train_loss": loss} | out | {"gradient": gradient}
+        return {name: value.view(mean.shape[:-1] + value.shape[1:]) for name, value in out.items()}
+
+    def _full_gradient(
+        self, mean: Tensor, nodes: range, weights: Sequence[float] | None, seeds: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """The training loss and its gradient, of the shards of each seed."""
+        points = mean.reshape(-1, len(seeds), mean.shape[-1])
+        node_weights = np.broadcast_to(1.0 if weights is None else weights, (len(seeds), len(nodes)))
+        of_seeds = [self.executor.full_gradient(points[:, s], nodes, node_weights[s], seed) for s, seed in enumerate(seeds)]
+        losses, gradients = zip(*of_seeds, strict=True)
+        return torch.stack(losses, 1).flatten(), torch.stack(gradients, 1).flatten(0, 1)
 
     def _measure(
         self, flat: Tensor, statistics: Tensor | None, parts: Iterable[tuple[Tensor, float]], batch_of: Batch
