@@ -108,28 +108,24 @@ class Custom(Problem):
         return self.point
 
     def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-        rngs = self._generators(seeds, nodes)
-        g = self._batched(x, rngs, t) if self.batched else self._node_by_node(x, nodes, rngs, t)
+        if self.generators.nodes != nodes or list(self.generators.seeds) != list(seeds):
+            self.generators = Generators("custom", seeds, nodes)
+        g = self._batched(x, t) if self.batched else self._node_by_node(x, nodes, t)
         if not adds_up(g):
             self._check_finite(g, x, nodes)
         return g
 
-    def _generators(self, seeds: Sequence[int], nodes: range) -> Generators:
-        if self.generators.nodes != nodes or list(self.generators.seeds) != list(seeds):
-            self.generators = Generators("custom", seeds, nodes)
-        return self.generators
-
-    def _batched(self, x: Array, rngs: Generators, t: int) -> Array:
+    def _batched(self, x: Array, t: int) -> Array:
+        rngs = self.generators
         with UserCode(lambda: f"The batched gradient of {nodes_text(rngs.nodes)}"):
             value = self.gradient_function(copied(x), rngs.node_array.copy(), rngs.at(t))  # it may change its arguments
         return _like(value, x, "batched gradient")
 
-    def _node_by_node(self, x: Array, nodes: range, rngs: Generators, t: int) -> Array:
+    def _node_by_node(self, x: Array, nodes: range, t: int) -> Array:
         g, points, function, node = copied(x), copied(x), self.gradient_function, nodes[0]
         with UserCode(lambda: f"The gradient of node {node}"):
             for v in range(len(x)):  # variants of a seed have the same samples
-                rngs.at(t)
-                for s, generators in enumerate(rngs.generators):
+                for s, generators in enumerate(self.generators.at(t).generators):
                     out, rows = g[v, s], points[v, s]
                     for k, (node, rng) in enumerate(zip(nodes, generators, strict=True)):
                         out[k] = _like(function(rows[k], node, rng), self.point, f"gradient of node {node}")

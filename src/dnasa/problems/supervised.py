@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dnasa.arrays import checksum
 from dnasa.checks import UserCode, choose, positive
-from dnasa.core import InputError, Layout
+from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.data.partitions import class_table, label_difference, validation_name
 from dnasa.problems.executors import Executor, OneByOne, OnGpu, Stacked
@@ -87,6 +87,7 @@ class Supervised(Sharded):
         if isinstance(loss, nn.Module):  # it may hold weights
             loss = copy.deepcopy(loss).to(self.device, self.dtype)
         self.module = FlatModule(self._seeded(0), loss, mixed_precision)
+        self.layout = self.module.layout
         with seeded(self.device, 0):
             footprint = self._check_model()
         inputs, targets = self.test_batch_of(self.row_numbers(np.arange(len(self.test_inputs))[:2]))
@@ -156,10 +157,6 @@ class Supervised(Sharded):
         self.metrics |= metrics
         for name, metric in self.metrics.items():
             check_number(f"metric '{name}'", torch.as_tensor(metric(outputs, targets)))
-
-    @cached_property
-    def layout(self) -> Layout:
-        return self.module.layout
 
     @cached_property
     def fingerprint(self) -> str:
