@@ -246,13 +246,20 @@ def test_a_parameter_frozen_later_and_a_learning_rate_set_later_are_refused() ->
 # ---------------------------------------------------------------- mistakes that would go unnoticed
 
 
-def test_parameters_in_another_order_are_noticed_by_their_names() -> None:
+@pytest.mark.parametrize("change", ["order", "activation"])
+@pytest.mark.parametrize("named", [True, False])
+def test_parameters_of_equal_shapes_that_belong_to_other_models_are_noticed(change: str, named: bool) -> None:
     def work(network: Network) -> None:
         net = torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.Tanh(), torch.nn.Linear(5, 5))
-        named = list(net.named_parameters())
-        Decentralized(named[2:] + named[:2] if network.rank == 3 else named, network)
+        if network.rank == 3 and change == "activation":
+            net[1] = torch.nn.ReLU()
+        given = list(net.named_parameters()) if named else list(net.parameters())
+        opt = Decentralized(given[2:] + given[:2] if network.rank == 3 and change == "order" else given, network)
+        backward(net, network.rank, 0)
+        opt.step()
 
-    with pytest.raises(InputError, match=r"is .*0.weight.* at rank 0 and .*2.weight.* at rank 3"):
+    place = r"Tanh\(\) at rank 0 and .*ReLU\(\)" if change == "activation" else "0.weight.* at rank 0 and .*2.weight.*"
+    with pytest.raises(InputError, match=rf"is .*{place} at rank 3"):
         run_threads(RING, work)
 
 

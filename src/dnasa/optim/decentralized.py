@@ -176,6 +176,8 @@ class Decentralized(torch.optim.Optimizer):
         def attempt() -> bool:
             self._begin(True)
             has_batch, skip = self._vote(has_batch=False, skip=False)
+            if has_batch:
+                self._check_first_pass()
             if has_batch and not skip:
                 self.zero_grad()
                 self._take_step(self.node.gradients(self.zero_grad))
@@ -197,9 +199,7 @@ class Decentralized(torch.optim.Optimizer):
         if self.t == self.node.recipe.steps:
             warnings.warn(BEYOND.format(self.t), stacklevel=5)
         loss = _loss(closure)
-        if self.wrapping is not None:
-            self.wrapping.check()
-            self.wrapping = None
+        self._check_first_pass()
         self._warn_without_backward()
         if self.model is not None and self.t % BETWEEN == 0:
             self.node.parameters.check_complete(self.model)
@@ -209,6 +209,15 @@ class Decentralized(torch.optim.Optimizer):
         if scale is not None:
             self.node.parameters.gradient.div_(scale)
         return loss
+
+    def _check_first_pass(self) -> None:
+        """Check what the first backward pass shows of the model, where all nodes make it in the same step."""
+        wrapping, self.wrapping = self.wrapping, None
+        if wrapping is not None:
+            wrapping.check()
+            if self.t == 0 and self.model is None:
+                with self.recovery.exchange():
+                    wrapping.compare(self.network)
 
     def _warn_without_backward(self) -> None:
         if not self.warned and self.node.parameters.untouched():

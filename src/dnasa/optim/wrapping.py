@@ -14,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dnasa.communication import Network
 from dnasa.core import InputError
+from dnasa.networks.processes import check_equal
+from dnasa.optim.agreement import described
 from dnasa.optim.flat import SHARDED
 
 
@@ -74,6 +76,13 @@ class Wrapping:
                 "dnasa.optim.local_gradients(model) before the first backward pass. Inside a site: "
                 "DistributedDataParallel(model, process_group=site)."
             )
+
+    def compare(self, network: Network) -> None:
+        """Refuse other modules, or parameters in another order, than at other nodes; a node may have layers of its own."""
+        names = {} if self.model is None else {id(p): k for k, p in self.model.named_parameters() if p.requires_grad}
+        about = {"model": described(self.model), "parameter": [names.get(key, "") for key in self.trained]}
+        everyone = network.processes.allgather_json(about if names.keys() == {*self.trained} else {}, dict)
+        check_equal({network.processes.name_of(rank): each for rank, each in enumerate(everyone) if each})
 
 
 def is_sharded(module: nn.Module) -> bool:

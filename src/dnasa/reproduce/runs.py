@@ -14,7 +14,7 @@ from dnasa.networks import simulated
 from dnasa.problems.problem import Problem
 from dnasa.rules.registry import example, variants
 from dnasa.tasks import tasks
-from dnasa.tasks.sources import PROBLEMS, SourceOptions, divided, synthetic
+from dnasa.tasks.sources import PROBLEMS, SourceOptions, divide, synthetic
 from dnasa.topology import Topology
 from dnasa.topology.graphs import suits
 
@@ -60,7 +60,7 @@ def on_data(
     data = dataset(name)
     data = data._replace(inputs=data.inputs[:rows], labels=data.labels[:rows])
     source = SourceOptions(nodes=nodes, partition_seed=0, **options)
-    shards, validation = divided(source, data, [], validate)
+    shards, validation = divide(source, data, [], validate)
     return tasks.on_shards(
         data,
         shards,
