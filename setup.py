@@ -21,7 +21,7 @@ setup(
         Extension(
             "dnasa.compiled",
             ["src/dnasa/engine/kernels.c"],
-            depends=[f"src/dnasa/engine/{name}.h" for name in ("kernels", "packing", "radius", "residues")],
+            depends=[f"src/dnasa/engine/{name}.h" for name in ("kernels", "radius", "residues")],
             include_dirs=[np.get_include()],
             library_dirs=[str(Path(np.__file__).parent / "random" / "lib")],
             libraries=["npyrandom", *MATH],

@@ -56,7 +56,7 @@ def measure(case: Case, parameters: int, device: str, calls: int = 20) -> dict[s
     """Seconds of each."""
     made = {kind: optimizer(kind, parameters, device, case.options) for kind in ("step", "plain")}
     plain = made["plain"]
-    state = plain.node.stepper.state
+    state = plain.node.snapshot().state
     rule = with_compiled_messages(made["step"].node.rule, state)
     a, b = torch.randn(parameters, device=device), torch.empty(parameters, device=device)
     works: dict[str, Callable[[], object]] = {

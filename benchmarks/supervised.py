@@ -75,7 +75,7 @@ def ordinary(problem: Supervised) -> Callable[[Tensor, Tensor], Tensor]:
 
 def ways(problem: Supervised) -> Iterator[tuple[str, Callable[[], object]]]:
     """What is measured; captured in a CUDA graph where it says so."""
-    x, y = problem._batch(torch.arange(NODES * problem.batch, device=problem.device))
+    x, y = problem.batch_of(torch.arange(NODES * problem.batch, device=problem.device))
     gradient = ordinary(problem)
     yield "ordinary, eager", partial(gradient, x, y)
     points, steps = problem.start(0).expand(1, 1, NODES, -1).contiguous(), count()
@@ -88,7 +88,7 @@ def ways(problem: Supervised) -> Iterator[tuple[str, Callable[[], object]]]:
         return
     yield "ordinary, CUDA graph", partial(CudaGraphs(gradient), x, y)
     yield "8 nodes, streams", step
-    if not problem.capturable:
+    if not getattr(problem.executor, "capturable", True):
         print("    (not as a CUDA graph: it could not be captured)")
 
 

@@ -129,7 +129,7 @@ def facts(name: str, period: int = 20, d: int = 40_000) -> tuple[str, ...]:
     every = "" if len(steps) == period else f" every {period // len(steps)}th step"
     held = sum(a.shape[-1] == d for a in leaves(state).values())
     counts = (f"{sum(steps[0])}{every}", f"{len(steps[0])}{every}", str(len(points)), str(held))
-    return *counts, needs_of_w(rule.needs), "yes" if rule.hides else "no"
+    return *counts, needs_of_w(rule.needs), "yes" if rule.can_overlap else "no"
 
 
 def needs_of_w(needs: Needs) -> str:

@@ -177,7 +177,7 @@ def test_any_notes_of_a_checkpoint_are_refused_or_used(notes: dict[str, Any], tm
         fail_at(25, tmp_path / "begun")
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(tmp_path / "begun", folder)
-    newest, *others = checkpoints.found(folder / "checkpoints")
+    newest, *others = checkpoints.newest_first(folder / "checkpoints")
     found = checkpoints.load(newest)
     for path in (newest, *others):
         path.unlink()

@@ -16,7 +16,7 @@ from dnasa.randomness import Normals, Samples, Streams
 
 
 def draws(size: int = 3) -> Samples:
-    return Samples("test", lambda generator, node, length: generator.standard_normal((length, size)), size)
+    return Samples("test", lambda generator, node, seed, length: generator.standard_normal((length, size)), size)
 
 
 @given(

@@ -19,7 +19,7 @@ from dnasa import extras
 from dnasa.cli import plugins
 from dnasa.core import InputError
 from dnasa.data.reading import read_images
-from dnasa.rules import RULES, installed
+from dnasa.rules import RULES, registry
 from dnasa.tasks import models
 
 ROOT = Path(__file__).parent.parent
@@ -33,9 +33,9 @@ def test_packages_that_only_lie_in_the_current_folder_are_not_imported(tmp_path:
     (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match="executed"):  # it is found, so the test can fail
-        installed.load("x")
+        registry.import_installed("x")
     monkeypatch.chdir(tmp_path)
-    installed.load("x")
+    registry.import_installed("x")
 
 
 # ---------------------------------------------------------------- code that files name
@@ -60,7 +60,7 @@ def without_figures() -> Iterator[None]:
 def nothing_executed_before() -> Iterator[None]:
     """Plugins and models that this process has executed are forgotten."""
     before = dict(RULES)
-    models.function.cache_clear()
+    models.load_function.cache_clear()
     plugins.load_file.cache_clear()
     yield
     RULES.clear()
@@ -148,7 +148,7 @@ def test_code_that_a_file_names_is_executed_if_the_user_names_it_too(command: st
     for some in (named[:2], named[2:]):
         done = run(*COMMANDS[command].split(), *some, cwd=home)
         assert done.returncode == 2
-        assert "read the file, then name it as an option, or add --trust" in done.stderr
+        assert "read the file, then add --plugin FILE, --model FILE.py:NAME or --trust" in done.stderr
         assert not executed(begun)
     done = run(*COMMANDS[command].split(), *named, cwd=home)
     assert done.returncode == 0, done.stderr

@@ -36,7 +36,7 @@ def unit(z: Array, layout: Layout | None = None) -> Array:
     """
     if layout is not None:
         return concatenate([unit(z[..., place]) for place in slices(layout)], axis=-1)
-    if getattr(z, "is_cuda", False) and z.dtype.itemsize == 4:  # squares of 32-bit numbers fit into 64 bits
+    if on_gpu(z) and z.dtype.itemsize == 4:  # squares of 32-bit numbers fit into 64 bits
         import torch
 
         wide = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64)
@@ -44,8 +44,9 @@ def unit(z: Array, layout: Layout | None = None) -> Array:
     length = norm(z)
     low, high = _trusted(length)
     extreme = (length < low) | (length > high)  # the squares may have overflowed or underflowed
-    if getattr(z, "is_cuda", False) or extreme.any():  # on a GPU, waiting for `any` would cost more
-        z = z / _library(z).where(extreme, nonzero(_largest(z)), length**0)
+    if on_gpu(z) or extreme.any():  # on a GPU, waiting for `any` would cost more
+        largest = _library(z).amax(abs(z), -1, keepdims=True)
+        z = z / _library(z).where(extreme, nonzero(largest), length**0)
         length = norm(z)
     return z / nonzero(length)
 
@@ -104,12 +105,6 @@ def _library(a: Array) -> Any:
     return torch
 
 
-def _largest(z: Array) -> Array:
-    if isinstance(z, np.ndarray):
-        return np.abs(z).max(-1, keepdims=True)
-    return z.abs().amax(-1, keepdim=True)
-
-
 def adds_up(a: Array) -> bool:
     """Whether a sum over all numbers is finite: if it is, they are; if not, they may also be large."""
     if isinstance(a, np.ndarray) and a.size < SMALL:
@@ -119,7 +114,7 @@ def adds_up(a: Array) -> bool:
 
 def moderate(x: Array) -> Array:
     """Whether each row is far from overflow, below 1e51 (float32: 1e6): a function that is not finite there has a bug."""
-    limit = float(np.finfo(str(x.dtype).removeprefix("torch.")).max) ** (1 / 6)
+    limit = float(np.finfo(dtype_name(x)).max) ** (1 / 6)
     return (abs(x) < limit).all(-1)
 
 

@@ -2,9 +2,13 @@
 
 from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from dnasa.core import InputError, RunError
+
+T = TypeVar("T")
 
 
 def name_user_code(error: BaseException | None, what: Callable[[], str]) -> None:
@@ -47,6 +51,27 @@ def whole(name: str, value: Any, low: int = 1, high: int = 2**62) -> int:
         wanted = "a positive whole number" if low == 1 else f"a whole number from {low} on"
         raise InputError(f"{name} must be {wanted}, not {_quoted(value)}.")
     return number
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list of the values: one thing becomes a list of one."""
+    return [value] if value is None or isinstance(value, str) or callable(value) or np.ndim(value) == 0 else list(value)
+
+
+def distinct(kind: str, values: list[T]) -> list[T]:
+    """Refuse the same value twice: its runs could not be told apart."""
+    repeated = [value for i, value in enumerate(values) if value in values[:i]]
+    if repeated:
+        raise InputError(f"The {kind} {repeated[0]} is given twice: give each {kind} once.")
+    return values
+
+
+def seed_list(seed: int | Sequence[int]) -> list[int]:
+    """The seeds of the runs, one or several."""
+    seeds = distinct("seed", [whole("A seed", s, low=0) for s in as_list(seed)])
+    if not seeds:
+        raise InputError("No seed given: give one, or several as a list.")
+    return seeds
 
 
 def choose(kind: str, name: str, known: Any) -> Any:

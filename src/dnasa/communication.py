@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from dnasa.core import Array, Messages, RunError
 
+__all__ = ["Channel", "Clock", "Membership", "Memory", "MessageSettings", "Multiply", "Network", "Processes"]
+
 T = TypeVar("T")
 
 

@@ -130,7 +130,12 @@ class Needs(NamedTuple):
 
 
 def no_prox(x: Array, step: Any) -> Array:
-    """h = 0."""
+    """The proximal operator of h = 0.
+
+    Args:
+        x: The points.
+        step: Not used.
+    """
     return x
 
 
@@ -167,7 +172,7 @@ class Rule(NamedTuple):
     stepsize: Callable[[State, int], Any] | None = None
 
     @property
-    def hides(self) -> bool:
+    def can_overlap(self) -> bool:
         """Whether the rule's exchanges can run while the next gradient is computed."""
         return self.early is not None and self.points is None and not self.then
 
@@ -202,7 +207,11 @@ def assign(*fields: str) -> Callable[[State, Messages], State]:
 
 
 def zeros(state: Callable[..., State]) -> Callable[[Array], State]:
-    """An `init` of states whose arrays without a default, all but x, are 0 at the start."""
+    """An `init` of states whose arrays without a default, all but x, are 0 at the start.
+
+    Args:
+        state: The class of the state, a NamedTuple.
+    """
     kind: Any = state
     others = len(kind._fields) - len(kind._field_defaults) - 1
     return lambda x: kind(x, *(0 * x for _ in range(others)))
@@ -236,6 +245,11 @@ def rebuilt(state: State, arrays: dict[str, Array], prefix: str = "") -> State:
 
 
 def with_x(state: State, x: Array) -> State:
-    """The state with another x, its first array."""
+    """The state with another x, its first array.
+
+    Args:
+        state: The rule's state.
+        x: The new iterates.
+    """
     arrays = leaves(state)
     return rebuilt(state, arrays | {next(iter(arrays)): x})

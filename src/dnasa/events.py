@@ -15,11 +15,7 @@ LOGGER.setLevel(logging.INFO)
 
 @dataclass(frozen=True)
 class Events:
-    """Writes the events of one site.
-
-    Attributes:
-        site: Its name.
-    """
+    """Writes the events of the site of that name."""
 
     site: str
 
@@ -35,8 +31,7 @@ class Events:
     def step(self, t: int, sent: Any) -> None:
         """Say that t steps are done, with the traffic of this process, to those who asked for every step."""
         if LOGGER.isEnabledFor(logging.DEBUG):
-            fields = {"site": self.site, "step": t, "bytes": sent and sent.bytes}
-            LOGGER.debug("step", extra={"fields": fields})
+            LOGGER.debug("step", extra={"fields": {"site": self.site, "step": t, "bytes": sent and sent.bytes}})
 
 
 def as_json(record: logging.LogRecord) -> dict[str, Any]:

@@ -10,11 +10,11 @@ EXTRAS = {  # the module: the name of its package, and the extra that installs i
     "cryptography": ("cryptography", "sites"),
     "matplotlib": ("matplotlib", "plot"),
     "onnx": ("onnx", "onnx"),
-    "openpyxl": ("openpyxl", "excel"),
     "onnxruntime": ("onnxruntime", "onnx"),
     "onnxscript": ("onnxscript", "onnx"),
     "PIL": ("Pillow", "data"),
     "prometheus_client": ("prometheus_client", "sites"),
+    "pyarrow": ("pyarrow", "parquet"),
     "sklearn": ("scikit-learn", "data"),
     "torch": ("torch", "torch"),
 }

@@ -64,12 +64,15 @@ def write_durably(path: Path, data: bytes, draft: Path | None = None, sync: bool
 
 def write_output(path: Path, data: bytes) -> None:
     """Write a file that the user named: an existing file is replaced; a pipe or a device, as /dev/stdout, gets the bytes."""
-    make_folder(path.parent)
-    if path.exists() and not path.is_file():
-        with open(path, "wb") as file:
-            file.write(data)
-    else:
-        write_durably(Path(os.path.realpath(path)), data)
+    try:
+        if path.exists() and not path.is_file():
+            with open(path, "wb") as file:
+                file.write(data)
+        else:
+            write_durably(Path(os.path.realpath(path)), data)
+    except OSError as error:
+        reason = error.strerror if path.parent.is_dir() else f"there is no folder {path.parent}"
+        raise InputError(f"Cannot write {path}: {reason}. Choose another file.") from error
 
 
 def to_json(thing: Any) -> bytes:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment
 MASK = (1 << 64) - 1
 BLOCK = 64  # steps whose streams are hashed together
+Draw = Callable[["Generator", int, int, int], np.ndarray]
 
 
 def scramble(word: Any) -> Any:
@@ -74,6 +75,8 @@ class Generators:
         self.streams, self.seeds, self.nodes = Streams(purpose), seeds, nodes
         self.node_array = np.asarray(nodes)
         self.block, self.block_states = -1, np.empty(0)
+        self.states: np.ndarray = np.empty(0)  # of this step
+        self.pending = False  # whether NumPy's generators are still to be set to these states
 
     def at(self, t: int) -> "Generators":
         block, row = divmod(t, BLOCK)
@@ -84,9 +87,6 @@ class Generators:
             self.block_states = np.concatenate([self.streams.states(seed, nodes, steps) for seed in self.seeds], axis=1)
         self.states, self.pending = self.block_states[row].copy(), True
         return self
-
-    def __len__(self) -> int:
-        return len(self.seeds)
 
     def __getitem__(self, seed: int) -> list["Generator"]:
         return self.generators[seed]
@@ -109,13 +109,10 @@ class Generators:
         """All streams at once in compiled code where it is there: the same numbers in a tenth of the time."""
         if compiled is None or not self.pending or options:
             return self._draw("standard_normal", size, **options)
-        out = np.empty(self._shape(size))
+        shape = np.broadcast_shapes(() if size is None else size)
+        out = np.empty((len(self.seeds), len(self.nodes), *shape))
         compiled.normals(self.states, out, len(self.states), 1, True)
         return out
-
-    def _shape(self, size: int | tuple[int, ...] | None) -> tuple[int, ...]:
-        drawn = () if size is None else (size,) if isinstance(size, int) else tuple(size)
-        return (len(self.seeds), len(self.nodes), *drawn)
 
     def __getattr__(self, name: str) -> Callable[..., np.ndarray]:
         if name.startswith("_") or not callable(getattr(np.random.Generator, name, None)):
@@ -132,42 +129,36 @@ def restart(bits: Any, words: np.ndarray) -> None:
 
 
 class Samples:
-    """Samples of all steps, drawn in blocks with `draw(generator, node, length) -> (length, ...)`.
+    """Samples of all steps, drawn in blocks with `draw(generator, node, seed, length) -> (length, ...)`.
 
-    `size` is how many numbers one sample has; with `by_seed`, `draw` is also given the seed.
+    `size` is how many numbers one sample has.
     """
 
-    def __init__(self, purpose: str, draw: Callable[..., np.ndarray], size: int, by_seed: bool = False):
-        self.streams = Streams(purpose, rounded=True)
-        self.draw, self.by_seed = draw, by_seed
+    def __init__(self, purpose: str, draw: Draw, size: int):
+        self.streams, self.draw = Streams(purpose, rounded=True), draw
         # The length of a block depends on the size of a sample alone, not on how many nodes this process holds.
         self.length = max(1, min(64, 65536 // max(1, size)))
         self.cached: tuple[object, Array] = (None, None)
 
     def at(
-        self,
-        seeds: Sequence[int],
-        nodes: Sequence[int],
-        t: int,
-        ready: Callable[[np.ndarray], Array] = lambda block: block,
+        self, seeds: Sequence[int], nodes: Sequence[int], t: int, ready: Callable[[np.ndarray], Array] = np.asarray
     ) -> Array:
         """The samples of step t, (seeds, nodes, ...); `ready` converts a whole block once, e.g. to a device."""
         block, row = divmod(t, self.length)
-        key = (tuple(seeds), tuple(nodes) if not isinstance(nodes, range) else nodes, block)
+        key = (tuple(seeds), tuple(nodes), block)
         if self.cached[0] != key:
             self.cached = (key, ready(self._block(seeds, nodes, block)))
         return self.cached[1][row]
 
     def _block(self, seeds: Sequence[int], nodes: Sequence[int], block: int) -> np.ndarray:
         """(length, seeds, nodes, ...): the samples of a step are contiguous."""
-        out: Any = None
-        for s, seed in enumerate(seeds):
-            for k, (generator, node) in enumerate(zip(self.streams.each(seed, nodes, block), nodes, strict=True)):
-                drawn = self.draw(generator, node, self.length, *((seed,) if self.by_seed else ()))
-                if out is None:
-                    out = np.empty((self.length, len(seeds), len(nodes), *drawn.shape[1:]), drawn.dtype)
-                out[:, s, k] = drawn
-        return out
+        drawn = [
+            self.draw(generator, node, seed, self.length)
+            for seed in seeds
+            for node, generator in zip(nodes, self.streams.each(seed, nodes, block), strict=True)
+        ]
+        every = np.stack(drawn, axis=1)
+        return every.reshape(self.length, len(seeds), len(nodes), *every.shape[2:])
 
 
 class Normals(Samples):
@@ -177,7 +168,7 @@ class Normals(Samples):
         self.shape, self.dtype = shape, dtype
         super().__init__(purpose, self._normal, int(np.prod(shape)))
 
-    def _normal(self, generator: "Generator", node: int, length: int) -> np.ndarray:
+    def _normal(self, generator: "Generator", node: int, seed: int, length: int) -> np.ndarray:
         return generator.standard_normal((length, *self.shape), dtype=self.dtype.type)
 
     def _block(self, seeds: Sequence[int], nodes: Sequence[int], block: int) -> np.ndarray:

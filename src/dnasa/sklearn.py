@@ -3,12 +3,14 @@
 They work in pipelines, with `GridSearchCV` and with `cross_val_score`. `groups` in `fit` says which node a row belongs to.
 """
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
 from dnasa import topology
-from dnasa.data import Dataset, Encoding, Feature, hold_out_of_each
+from dnasa.data import Dataset, Encoding, Feature
+from dnasa.data.partitions import hold_out_of_each
 from dnasa.engine.loop import solve
 from dnasa.extras import needed_by
 from dnasa.rules.registry import DEFAULT_RULE, example
@@ -20,39 +22,28 @@ with needed_by("dnasa.sklearn"):
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-    from dnasa.tasks.sources import PATIENCE, too_short
+    from dnasa.problems.supervised import Supervised
+    from dnasa.tasks.sources import PATIENCE, worth_stopping_early
     from dnasa.tasks.tasks import on_shards
     from dnasa.trained import TrainedModel
 
 __all__ = ["DecentralizedClassifier", "DecentralizedRegressor"]
 
 
+@dataclass(repr=False, eq=False)
 class _Decentralized(BaseEstimator):  # type: ignore[misc]
     """What the estimators share; their `_labels(X, y)` returns what is trained on, and how it was made from y."""
 
-    def __init__(
-        self,
-        model: str = "mlp:64",
-        nodes: int = 8,
-        topology: str | None = None,
-        rule: str = "dnasa",
-        eta: float | None = None,
-        steps: int = 1000,
-        batch: int = 32,
-        random_state: Any = None,
-        weight_decay: float = 0.0,
-        early_stopping: bool | str = "auto",
-    ):
-        self.model = model
-        self.nodes = nodes
-        self.topology = topology
-        self.rule = rule
-        self.eta = eta
-        self.steps = steps
-        self.batch = batch
-        self.random_state = random_state
-        self.weight_decay = weight_decay
-        self.early_stopping = early_stopping
+    model: str = "mlp:64"
+    nodes: int = 8
+    topology: str | None = None
+    rule: str = "dnasa"
+    eta: float | None = None
+    steps: int = 1000
+    batch: int = 32
+    random_state: Any = None
+    weight_decay: float = 0.0
+    early_stopping: bool | str = "auto"
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on these rows.
@@ -65,23 +56,27 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=is_regressor(self))
         labels, encoding = self._labels(X, y)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        shards = self._shards(X, groups, seed)
+        self.nodes_ = len(shards)
         inputs = encoding.scaled(X)
         rows = Dataset("X", inputs, labels, inputs[:1], labels[:1], encoding=encoding)
-        shards, validation = self._shards(X, groups, seed), list[np.ndarray]()
-        self.nodes_ = len(shards)
-        stops_early = self.early_stopping
-        if stops_early == "auto":
-            stops_early = not too_short([len(shard) for shard in shards], self.steps * self.batch)
-        options: Any = {"evaluate": self.steps}
-        if stops_early:
-            shards, validation = hold_out_of_each(shards)
-            options = {"record": Record(patience=PATIENCE)}
-        more: Any = {"model": self.model, "class_weight": getattr(self, "class_weight", None)}
-        problem = on_shards(rows, shards, self.batch, train_metrics=not stops_early, validation=validation, **more)
-        named, rules = self.topology, [example(self.rule)]
-        graph = topology.make(named, self.nodes_) if named else topology.default(self.nodes_, rules)
-        options |= {"eta": self.eta, "steps": self.steps, "seed": seed, "weight_decay": self.weight_decay}
-        result = solve(problem, graph, self.rule, progress=False, **options)
+        problem, stops_early = self._problem(rows, shards)
+        name, weights = self.topology, None
+        if name is None:
+            name, weights = topology.graphs.default_name(self.nodes_, [example(self.rule)])
+        graph = topology.make(name, self.nodes_, weights)
+        result = solve(
+            problem,
+            graph,
+            self.rule,
+            steps=self.steps,
+            eta=self.eta,
+            seed=seed,
+            weight_decay=self.weight_decay,
+            evaluate=None if stops_early else self.steps,
+            record=Record(patience=PATIENCE) if stops_early else Record(),
+            progress=False,
+        )
         if result.runs.diverged.notna().any():
             step, remedy = result.runs.diverged.iloc[0], f"a smaller eta, or rule='{DEFAULT_RULE}', which needs none"
             raise ValueError(f"The run diverged at step {step}: try {remedy}.")
@@ -89,6 +84,18 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         network = problem.network(result.mean, result.statistics)
         self.model_ = TrainedModel(network.double(), encoding)  # so that a row's result does not depend on the others
         return self
+
+    def _problem(self, rows: Dataset, shards: list[np.ndarray]) -> tuple[Supervised, bool]:
+        """What is minimized, and whether it has rows to stop early by."""
+        stops_early = self.early_stopping
+        if stops_early == "auto":
+            stops_early = worth_stopping_early([len(shard) for shard in shards], self.steps * self.batch)
+        validation: list[np.ndarray] = []
+        if stops_early:
+            shards, validation = hold_out_of_each(shards)
+        class_weight = getattr(self, "class_weight", None)
+        options: Any = {"model": self.model, "class_weight": class_weight, "validation": validation}
+        return on_shards(rows, shards, self.batch, train_metrics=not stops_early, **options), bool(stops_early)
 
     def _shards(self, X: np.ndarray, groups: Any, seed: int) -> list[np.ndarray]:
         if groups is None:
@@ -146,6 +153,7 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[mi
         return self.model_.encoding.target_values(outputs)[:, 0]
 
 
+@dataclass(repr=False, eq=False)
 class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[misc]
     """A model that predicts classes and their probabilities, trained with cross-entropy.
 
@@ -161,22 +169,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         ```
     """
 
-    def __init__(
-        self,
-        model: str = "mlp:64",
-        nodes: int = 8,
-        topology: str | None = None,
-        rule: str = "dnasa",
-        eta: float | None = None,
-        steps: int = 1000,
-        batch: int = 32,
-        random_state: Any = None,
-        weight_decay: float = 0.0,
-        early_stopping: bool | str = "auto",
-        class_weight: Any = None,
-    ):
-        super().__init__(model, nodes, topology, rule, eta, steps, batch, random_state, weight_decay, early_stopping)
-        self.class_weight = class_weight
+    class_weight: Any = None
 
     def _labels(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, Encoding]:
         check_classification_targets(y)

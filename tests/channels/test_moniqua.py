@@ -230,7 +230,7 @@ def test_steps_that_send_nothing_count_no_messages_and_the_second_exchange_has_t
 
 
 def test_the_default_graph_with_moniqua_is_the_changing_one() -> None:
-    assert topology.default(8, channel=compression("moniqua")).name == "exact"
+    assert topology.graphs.default_name(8, channel=compression("moniqua"))[0] == "exact"
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -162,13 +162,22 @@ def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> No
         ("train --problem least_squares --weights-by rows", "--weights-by belongs to --data"),
         ("train --topology rng", "Unknown topology 'rng'. Choose from: ring"),
         ("train --nodes 0", "at least one node"),
-        ("train --rule dsgd", "needs a stepsize"),
-        ("train --rule dsgd --eta 0", "eta must be a positive"),
-        ("train --eta 1", "takes no stepsize"),
+        ("train --rule dsgd --data nowhere.csv", "needs a stepsize: give --eta, or use adanasa or dnasa"),
+        ("train --rule dsgd --eta 0 --data nowhere.csv", "--eta must be a positive"),
+        ("train --eta 1 --data nowhere.csv", "takes no stepsize: leave out --eta"),
+        ("train --schedule wat --data nowhere.csv", "Unknown schedule for dnasa 'wat'"),
         ("train --weight-decay -1", "weight_decay, unless it is 0, must be a positive number, not -1.0"),
         ("train --rule d2 --eta 0.1 --weights lazy --weight-decay 0.1", "Rule 'd2' has no weight decay"),
         ("train --rule wat", "Unknown rule 'wat'"),
-        ("train --steps -5", "steps must be a positive whole"),
+        ("train --steps -5 --data nowhere.csv", "--steps must be a positive whole"),
+        ("resume nowhere", "holds no run to continue"),
+        ("train --checkpoint-every 5 --steps 5", "Checkpoints need a folder"),
+        ("train --checkpoint-every 0 --out z", "checkpoint_every must be a positive whole number"),
+        ("train --config none.json", "cannot read"),
+        ("report nowhere", "There is no folder nowhere"),
+        ("report nowhere --html", "There is no folder nowhere"),
+        ("report . --html", "There is no run in ."),
+        ("report . --out x.html", "--out is the file of a page: give --html too."),
         ("train --data mnits", "Unknown data 'mnits'"),
         ("train --problem wat", "Unknown problem 'wat'"),
         ("train --dtype int8", "Unknown dtype"),
@@ -188,6 +197,7 @@ def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> No
         ("train --seed 99999999999999999999", "A seed must be"),
         ("topology complete --nodes 100000", "too many links"),
         ("topology ring --plot /proc/x.png", "Cannot write"),
+        ("topology ring --plot nowhere/x.png", "Cannot write nowhere/x.png: there is no folder nowhere."),
         ("reproduce fig1 --device cuda", "runs on the CPU"),
         ("train --batch 0", "batch must be at least 1"),
         ("train --nodes 5000", "cannot be shared"),
@@ -208,6 +218,14 @@ def test_wrong_input_gets_one_clear_line_and_exit_code_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert message in refused(words.split(), monkeypatch, capfd)
+
+
+@pytest.mark.parametrize("words", ["--steps -5", "--rule dsgd", "--rule dnasa --eta 0.1"])
+def test_a_wrong_rule_stepsize_or_number_of_steps_is_refused_before_data_is_loaded(
+    words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dnasa.tasks.sources.make_source", None)
+    refused(["train", *words.split()], monkeypatch, capfd)
 
 
 def test_a_comparison_in_which_everything_diverged_fails() -> None:

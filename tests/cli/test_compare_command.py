@@ -215,7 +215,7 @@ def test_a_comparison_resumes_wherever_it_was_stopped(lost: str, extended: Path,
         assert (part / name).read_bytes() == (whole / name).read_bytes()
     again = run("resume", part)
     assert again.returncode == 2
-    assert "there is nothing to continue" in again.stderr
+    assert "to train longer, start a new run" in again.stderr
 
 
 def test_a_comparison_that_is_replaced_leaves_no_extension_behind(extended: Path, tmp_path: Path) -> None:

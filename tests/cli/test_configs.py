@@ -117,19 +117,3 @@ def test_a_config_holds_only_stored_options_of_the_right_type(
         assert len(done.stderr.splitlines()) == 1
         assert "config.json: " in done.stderr
         assert elsewhere.read_text() == "untouched"
-
-
-def test_wrong_options_of_resume_get_one_clear_line(tmp_path: Path) -> None:
-    for words, message in (
-        (["resume", tmp_path / "nowhere"], "holds no run to continue"),
-        (["train", "--checkpoint-every", "5", "--steps", "5"], "Checkpoints need a folder"),
-        (
-            ["train", "--checkpoint-every", "0", "--out", tmp_path / "z"],
-            "checkpoint_every must be a positive whole number",
-        ),
-        (["train", "--config", tmp_path / "none.json"], "cannot read"),
-    ):
-        done = run(*words)
-        assert done.returncode == 2, done.stderr
-        assert message in done.stderr
-        assert len(done.stderr.splitlines()) == 1

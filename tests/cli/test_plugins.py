@@ -12,8 +12,7 @@ from test_resume import run
 
 from dnasa.cli import plugins
 from dnasa.rules import RULES
-from dnasa.rules import installed as installed_rules
-from dnasa.rules.registry import find
+from dnasa.rules.registry import GROUP, find
 from dnasa.topology import TOPOLOGIES
 
 PLUGIN = """
@@ -108,7 +107,7 @@ def test_a_plugin_that_cannot_be_used_gets_one_clear_line(
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    entry = metadata.EntryPoint(name, value, installed_rules.GROUP)
+    entry = metadata.EntryPoint(name, value, GROUP)
     monkeypatch.setattr(
         metadata, "entry_points", lambda group, name: [entry] if (name, group) == (entry.name, entry.group) else []
     )

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from dnasa.comparing import latex
-from dnasa.comparing.latex import Column
 
 needs_latex = pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
 
@@ -27,7 +26,7 @@ def rows(means: list[float], spreads: list[float], **more: Any) -> pd.DataFrame:
 
 
 def cells(metric: str, table: pd.DataFrame, edges: list[bool] | None = None) -> list[str]:
-    return [*latex.results("", metric, table, edges or ()).cells]
+    return latex.results(metric, table, edges or ())
 
 
 def test_the_best_and_what_does_not_differ_clearly_from_it_are_bold() -> None:
@@ -45,20 +44,19 @@ def test_single_seeds_have_no_spread_and_lost_runs_no_number() -> None:
     nothing = [np.nan] * 2
     table = rows([0.5, 0.4], nothing, runs=1, difference_low=nothing, difference_high=nothing)
     assert cells("test_accuracy", table) == [r"\textbf{50.00}", "40.00"]
-    assert latex.intervals("test_accuracy", table) == []
     table = rows([0.5, np.nan, np.nan], [0.1, np.nan, np.nan], diverged=[0, 2, np.nan], difference_low=np.nan)
     assert cells("test_accuracy", table)[1:] == ["diverged (2 of 5)", "-"]
 
 
 def test_intervals_are_those_of_the_others() -> None:
     table = rows([0.9684, 0.9666], [0.0016, 0.0056], difference=[0.0, -0.0018])
-    (column,) = latex.intervals("test_accuracy", table)
-    assert column.cells == ["best", "$-$0.18 [$-$2.00, +1.00]"]
+    assert latex.intervals("test_accuracy", table) == ["best", "$-$0.18 [$-$2.00, +1.00]"]
     assert latex.numbers("1.5e-09 ± 2e-10") == r"$1.5 \cdot 10^{-9}$ $\pm$ $2 \cdot 10^{-10}$"
 
 
 def test_stepsizes_are_numbers_and_those_at_an_edge_have_a_dagger() -> None:
-    assert latex.stepsizes([0.03, 1.0, np.nan], [True, False, False]).cells == [r"0.03\rlap{$^\dagger$}", "1", "--"]
+    choice = pd.DataFrame({"eta": [0.03, 1.0, np.nan], "edge": ["smallest", "", ""]})
+    assert latex.stepsizes(choice) == [r"0.03\rlap{$^\dagger$}", "1", "--"]
 
 
 def test_headers_have_units_and_arrows_and_signs_are_escaped() -> None:
@@ -73,10 +71,9 @@ ODD = "50 % \\ {#} $ ^ ~"
 
 def written(name: str = "first_50%") -> str:
     table = rows([0.9684, 0.9666, 0.8], [0.0016, 0.0056, 0.0234])
-    names = Column("Method", [latex.text(name) for name in ("D-SGD & co_1", ODD, "D-SGD with momentum")], "l")
-    column = latex.results("", "test_accuracy", table, [True, False, False])
-    graphs = [column._replace(title=graph) for graph in ("ring", "complete", "star", "path")]
-    return latex.table([names, *graphs], latex.text(f"100 % of it; {ODD}"), name, ["A sentence."])
+    columns = {"Method": [latex.text(name) for name in ("D-SGD & co_1", ODD, "D-SGD with momentum")]}
+    columns |= dict.fromkeys(("ring", "complete", "star", "path"), cells("test_accuracy", table, [True, False, False]))
+    return latex.table(columns, latex.text(f"100 % of it; {ODD}"), name, ["A sentence."])
 
 
 def test_a_table_has_booktabs_rules_balanced_braces_and_as_many_cells_as_columns() -> None:
@@ -89,7 +86,7 @@ def test_a_table_has_booktabs_rules_balanced_braces_and_as_many_cells_as_columns
     lines = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert [len(re.findall(r"(?<!\\)&", line)) for line in lines] == [4, 4, 4, 4]
     assert all(len(re.findall(r"(?<!\\)\$", line)) % 2 == 0 for line in lines)
-    narrow = latex.table([Column("Method", ["D-SGD"], "l"), Column("ring", ["1"])], "", "a")
+    narrow = latex.table({"Method": ["D-SGD"], "ring": ["1"]}, "", "a")
     kinds = [re.findall(r"\\(?:begin|end){(table.?)}", each) for each in (text, narrow)]
     assert kinds == [["table*"] * 2, ["table"] * 2]
 
@@ -108,6 +105,6 @@ def compiled(folder: Path, *tables: str, columns: bool = False) -> str:
 
 @needs_latex
 def test_a_table_compiles_next_to_another_and_fits_the_page(tmp_path: Path) -> None:
-    wide = latex.table([Column("x" * 200, ["1"])], "", "wide")
+    wide = latex.table({"x" * 200: ["1"]}, "", "wide")
     said = compiled(tmp_path, written(), written("second"), wide)
     assert "Overfull" not in said

@@ -62,4 +62,4 @@ def test_a_page_of_a_notebook_escapes_names_and_leaves_out_long_tails() -> None:
     page = html_table(pd.DataFrame({"<b>": ["<script>"] * 40}), "<i>")
     assert "<script>" not in page
     assert "<i>" not in page
-    assert "10 further rows" in page
+    assert page.count("&lt;script") == 30

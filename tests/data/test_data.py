@@ -198,20 +198,6 @@ def test_shakespeare_is_a_text_in_the_folder(home: Path) -> None:
     assert (rows.name, rows.classes, rows.inputs.shape[1]) == ("shakespeare", 9, 256)
 
 
-def test_parsed_data_is_cached_and_parsed_again_when_the_file_changes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n", False)
-    write(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1\n", False)
-    first = data.load("a9a")
-    with monkeypatch.context() as patched:
-        patched.setattr(datasets, "read_libsvm", lambda *a: pytest.fail("parsed twice"))
-        np.testing.assert_array_equal(data.load("a9a").inputs, first.inputs)
-    (cached,) = datasets.cache_folder().glob("a9a-*")
-    cached.write_bytes(b"damaged")
-    assert data.load("a9a").inputs.shape == (2, 123)
-    write(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n-1 3:1\n", False)
-    assert len(data.load("a9a").inputs) == 3
-
-
 def test_data_missing_in_the_folder_is_fetched_from_openml_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sklearn.datasets
 

@@ -1,6 +1,5 @@
-"""The same table is encoded the same from every format; Excel workbooks are read as text tables are."""
+"""The same table is encoded the same from every format."""
 
-import datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,10 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from openpyxl import Workbook
 from test_own_data import encoding_of
 
 from dnasa import data
 from dnasa.core import InputError
-from dnasa.data.reading import read_rows
 
 ROWS = 12
 BLANKS = ["", " ", "NA", "?", None]
@@ -23,15 +20,6 @@ NUMBERS = st.lists(
 )
 WORDS = st.lists(st.sampled_from([*BLANKS, "red", "dark red", "a;b", "1,5 m", 'the "old"']), min_size=ROWS, max_size=ROWS)
 BOOLS = st.lists(st.sampled_from([True, False, None]), min_size=ROWS, max_size=ROWS)
-
-
-def workbook(path: Path, frame: pd.DataFrame) -> Path:
-    book = Workbook()
-    book.active.append(list(frame.columns))
-    for row in frame.astype(object).itertuples(index=False):
-        book.active.append([None if value is None or value != value else value for value in row])
-    book.save(path)
-    return path
 
 
 def parquet(path: Path, frame: pd.DataFrame) -> Path:
@@ -51,10 +39,9 @@ def test_the_same_table_is_encoded_the_same_from_every_format(tmp_path: Path, nu
     whole.to_csv(tmp_path / "t.csv", index=False)
     whole.to_csv(tmp_path / "t.tsv", index=False, sep="\t")
     parquet(tmp_path / "t.parquet", whole)
-    workbook(tmp_path / "t.xlsx", whole)
     plain = frame.assign(**{name: frame[name].where(~frame[name].isin(BLANKS)) for name in frame})
     plain = plain.assign(size=plain["size"].astype(float))
-    rows = [data.load(str(tmp_path / f"t.{kind}"), "kind") for kind in ("csv", "tsv", "parquet", "xlsx")]
+    rows = [data.load(str(tmp_path / f"t.{kind}"), "kind") for kind in ("csv", "tsv", "parquet")]
     twice = pd.concat([plain] * 2, ignore_index=True)
     rows += [data.from_frame(table, "kind") for table in (whole, twice, twice.convert_dtypes())]
     for other in rows[1:]:
@@ -78,8 +65,7 @@ def test_a_blank_label_is_a_missing_label(tmp_path: Path, blank: Any) -> None:
     frame = pd.DataFrame({"a": range(10), "kind": [*"xyxyxyxyx", blank]})
     frame.to_csv(tmp_path / "t.csv", index=False)
     frame.to_parquet(tmp_path / "t.parquet")
-    workbook(tmp_path / "t.xlsx", frame)
-    reads: list[Any] = [lambda kind=kind: data.load(str(tmp_path / f"t.{kind}"), "kind") for kind in ("csv", "parquet", "xlsx")]
+    reads: list[Any] = [lambda kind=kind: data.load(str(tmp_path / f"t.{kind}"), "kind") for kind in ("csv", "parquet")]
     reads += [lambda: data.from_frame(frame, "kind"), lambda: data.from_arrays(frame[["a"]], frame.kind.to_numpy())]
     for read in reads:
         with pytest.raises(InputError, match="has rows without a label"):
@@ -90,61 +76,3 @@ def test_text_that_is_meant_as_text_stays_text() -> None:
     codes = pd.DataFrame({"code": ["01", "02"] * 5, "ward": pd.Categorical(["1", ""] * 5), "kind": ["x", "y"] * 5})
     made = encoding_of(data.from_frame(codes, "kind"))
     assert made.inputs == ("code=01", "code=02", "ward missing", "ward=1")
-
-
-# ---------------------------------------------------------------- Excel
-
-
-def book_of(path: Path, *rows: list[Any]) -> Workbook:
-    book = Workbook()
-    for row in rows:
-        book.active.append(row)
-    book.save(path)
-    return book
-
-
-BODY = [[i, "ab"[i % 2], f"k{i % 2}"] for i in range(10)]
-
-
-def dates(book: Workbook) -> None:
-    for cell in book.active["A"][1:]:
-        cell.value = datetime.datetime(2020, 1, cell.row)
-
-
-def test_empty_rows_and_columns_of_a_sheet_are_no_rows_and_columns(tmp_path: Path) -> None:
-    book = book_of(tmp_path / "plain.xlsx", ["a", "b", "kind"], *BODY)
-    plain = data.load(str(tmp_path / "plain.xlsx"), "kind")
-    book.active.insert_rows(1, 2)
-    book.active.insert_rows(6)
-    book.active["H40"].number_format = "0.0"  # cells that were once formatted
-    book.save(tmp_path / "gaps.xlsx")
-    rows = data.load(str(tmp_path / "gaps.xlsx"), "kind")
-    np.testing.assert_array_equal(rows.inputs, plain.inputs)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda book: book.active.delete_rows(1, 99), r"t\.xlsx is not a table"),
-        (dates, "Column 'a' holds mostly numbers or dates, and '2020-01-02 .*--drop-columns a"),
-    ],
-)
-def test_what_a_sheet_cannot_hold_gets_one_line(tmp_path: Path, change: Any, words: str) -> None:
-    book = book_of(tmp_path / "t.xlsx", ["a", "b", "kind"], *BODY)
-    change(book)
-    book.save(tmp_path / "t.xlsx")
-    with pytest.raises(InputError, match=words) as error:
-        data.load(str(tmp_path / "t.xlsx"), "kind")
-    assert "\n" not in str(error.value)
-
-
-def test_a_workbook_is_predicted_and_may_be_a_site(tmp_path: Path) -> None:
-    folder = tmp_path / "sites"
-    folder.mkdir()
-    for name in ("bonn", "oslo"):
-        book_of(folder / f"{name}.xlsx", ["a", "b", "kind"], *BODY, *BODY)
-    (folder / "~$bonn.xlsx").write_bytes(b"in use")
-    rows, _ = data.from_shards(folder, range(2), 2, "kind")
-    assert [site.name for site in rows.sites] == ["bonn", "oslo"]
-    read, _ = read_rows(folder / "bonn.xlsx", encoding_of(rows))
-    assert encoding_of(rows).encode(read).shape == (20, 3)

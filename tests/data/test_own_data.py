@@ -275,7 +275,6 @@ TABLE = column(str)
         ("quote.csv", 'a,kind\n1,x\n"2,y\n' + "1,x\n" * 9, "EOF inside string starting at row 2"),
         ("remark.csv", "# made by me\na,b,kind\n" + "1,2,x\n3,4,y\n" * 5, "must have one name for each column"),
         ("one.csv", "kind\nx\ny\n", "has one column"),
-        ("book.xlsx", b"PK\x03\x04", "is not an Excel workbook, or has a password"),
         ("broken.parquet", b"PAR1 no", "is not a parquet file"),
         ("cut.csv.gz", gzip.compress(text(",").encode(), mtime=0)[:-20], "Cannot read"),
         ("x.libsvm", "1 1:0.5\nhello\n", "is not LIBSVM text"),

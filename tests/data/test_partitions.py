@@ -113,12 +113,12 @@ def test_every_node_validates_and_every_validation_row_is_used() -> None:
 
 def test_data_that_stays_at_its_node_is_validated_there() -> None:
     shards = [np.arange(30), np.arange(30, 32), np.empty(0, int)]
-    train, validation = data.hold_out_of_each(shards)
+    train, validation = partitions.hold_out_of_each(shards)
     assert [len(part) for part in validation] == [3, 1, 0]
     for before, kept, out in zip(shards, train, validation, strict=True):
         assert sorted([*kept, *out]) == list(before)
     with pytest.raises(InputError, match="one training row"):
-        data.hold_out_of_each([np.arange(1)])
+        partitions.hold_out_of_each([np.arange(1)])
 
 
 @given(

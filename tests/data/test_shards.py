@@ -17,9 +17,10 @@ from test_own_data import encoding_of
 from dnasa import data
 from dnasa.core import InputError
 from dnasa.data import agreement
-from dnasa.data.loading import Split
-from dnasa.data.rows import of_frame
-from dnasa.data.shards import count_nodes, node_paths
+from dnasa.data.loading import split
+from dnasa.data.rows import from_frame
+from dnasa.data.shards import node_entries, node_paths
+from dnasa.data.summaries import summarize
 from dnasa.tasks import tasks
 
 
@@ -140,14 +141,14 @@ def test_sites_with_names_are_the_nodes_in_order_and_may_have_test_rows(tmp_path
 
 
 def test_the_nodes_of_a_folder_are_its_files_in_order(tmp_path: Path) -> None:
-    folder = shards(tmp_path / "d", dict.fromkeys(("node-9.csv", "node-10.npz", ".hidden.csv", "~$node-9.csv"), b""))
-    assert count_nodes(folder) == 2
+    folder = shards(tmp_path / "d", dict.fromkeys(("node-9.csv", "node-10.npz", ".hidden.csv"), b""))
+    assert len(node_entries(folder)) == 2
     assert [path.name for path in node_paths(folder, range(2), 2)] == ["node-9.csv", "node-10.npz"]
     assert [path.name for path in node_paths(folder, range(2, 4), 8)] == ["node-9.csv", "node-10.npz"], "its own alone"
     with pytest.raises(InputError, match="no data: add node-0"):
-        count_nodes(shards(tmp_path / "empty", {}))
+        node_entries(shards(tmp_path / "empty", {}))
     with pytest.raises(InputError, match="no folder"):
-        count_nodes(tmp_path / "nowhere")
+        node_entries(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -227,8 +228,9 @@ def patients(rng: np.random.Generator, rows: int) -> pd.DataFrame:
 
 
 def warned(made: Sequence[pd.DataFrame], names: Sequence[str] = ()) -> tuple[str, ...]:
-    whole = [Split(of_frame(frame, "kind", "the frame"), None) for frame in made]
-    named = [split.summary(None)._replace(site=(names or [f"s{i}" for i in range(99)])[i]) for i, split in enumerate(whole)]
+    parts = [split(from_frame(frame, "kind", "the frame"), None) for frame in made]
+    names = names or [f"s{i}" for i in range(len(made))]
+    named = [summarize(*part, None)._replace(site=name) for part, name in zip(parts, names, strict=True)]
     return tuple(agreement.warnings(agreement.aligned(named)))
 
 

@@ -22,7 +22,7 @@ from dnasa.engine.side_by_side import SideBySide, make_stepper
 from dnasa.engine.steppers import Sequential, Stepper
 from dnasa.engine.torch_compile import TorchCompiled
 from dnasa.networks.simulated import connect
-from dnasa.problems import supervised
+from dnasa.problems import executors
 from dnasa.rules import schedules
 from dnasa.rules.registry import groups, variants
 from dnasa.rules.weight_decay import with_weight_decay
@@ -370,7 +370,7 @@ def test_runs_with_cuda_graphs_are_the_runs_without(activation: Any, monkeypatch
         return solve(problem, topology.ring(4), ["dnasa", "dsgt"], eta=[0.01, 0.1], seed=[0, 1], steps=40).x
 
     with_graphs = run()
-    monkeypatch.setattr(supervised, "SMALL", 0)
+    monkeypatch.setattr(executors, "SMALL", 0)
     torch.testing.assert_close(with_graphs, run(), rtol=1e-3, atol=1e-4)
 
 

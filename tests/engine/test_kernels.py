@@ -249,13 +249,6 @@ def test_least_squares_is_the_same_without_a_compiler(batch: int, spike: bool, m
     np.testing.assert_allclose(gradients(), fast, rtol=1e-9, atol=1e-12)
 
 
-def test_least_squares_broadcasts_one_point_to_all_nodes() -> None:
-    problem = LeastSquares(dim=3)
-    one = problem.gradient(np.ones((1, 1, 1, 3)), range(4), [0, 1], 0)
-    np.testing.assert_array_equal(one, problem.gradient(np.ones((1, 2, 4, 3)), range(4), [0, 1], 0))
-    assert one.shape == (1, 2, 4, 3)
-
-
 # ---------------------------------------------------------------- random numbers
 
 WORDS = np.arange(12, dtype=np.uint64)

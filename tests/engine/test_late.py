@@ -101,8 +101,8 @@ def test_the_same_run_again_is_the_same_and_seeds_run_side_by_side() -> None:
 
 def test_nodes_that_do_not_wait_take_different_numbers_of_steps() -> None:
     stepper = simulated(steps=200, late=16)
-    for _ in range(200):
-        stepper.advance()
+    for t in range(200):
+        stepper.step((), t)
     counts = [node.pairs.own_steps for node in stepper.nodes]
     assert sum(counts) == 5 * 200
     assert counts[1] < 0.6 * min(counts[:1] + counts[2:])

@@ -330,9 +330,9 @@ def test_a_rule_made_from_a_number_says_what_a_schedule_is(name: str, number: An
     given = {key: number for key, parameter in signature(make).parameters.items() if parameter.default is parameter.empty}
     rule = make(**given | ({"layout": (("x", (3,)),)} if "layout" in given else {}))
     graph = topology.ring(8, weights="lazy")
-    with pytest.raises(InputError, match=r"At step 0: .* a schedule is a function of t, such as lambda t: 0.1"):
+    with pytest.raises(InputError, match=r"This rule calls a number: a schedule is a function of t, such as lambda t: 0.1"):
         dnasa.solve(quadratic(), graph, rule, steps=20)
-    if rule.hides:
+    if rule.can_overlap:
         with pytest.raises(InputError, match="a schedule is a function of t"):
             dnasa.solve(quadratic(), dnasa.connect(graph, overlap=True), rule, steps=20)
 

@@ -17,7 +17,8 @@ from dnasa.communication import Channel, Membership, Network
 from dnasa.core import Array, ProcessLost
 from dnasa.networks.processes import ProcessNetwork, Traffic, blocks
 from dnasa.networks.transport import Message, Transport
-from dnasa.topology import Topology, without
+from dnasa.topology import Topology
+from dnasa.topology.graphs import without
 
 TIMEOUT = 120  # seconds; only a deadlock takes so long
 

@@ -16,6 +16,7 @@ from dnasa.networks import connect, with_timing
 from dnasa.problems import Custom, LeastSquares
 from dnasa.rules.registry import example
 from dnasa.topology import Topology
+from dnasa.topology.rounds import count_rounds
 
 GRAPHS: dict[str, tuple[Callable[[], Topology], int | str, int]] = {  # rounds, and steps between them
     "ring": (lambda: topology.ring(8, weights="lazy"), 1, 1),
@@ -45,7 +46,7 @@ def samples(problem: LeastSquares) -> dict[str, float]:
 
 def suits(rule: str, graph: Topology, rounds: int, every: int) -> bool:
     try:
-        topology.check_weights(example(rule), graph, rounds, every=every)
+        topology.matrices.check_weights(example(rule), graph, rounds, every=every)
     except InputError:
         return False
     return True
@@ -55,7 +56,7 @@ def same(engine: str) -> None:
     """All rules on all graphs, least squares in float64, against the simulator."""
     for name, (make, rounds, every) in GRAPHS.items():
         graph = make()
-        names = [rule for rule in rules.RULES if suits(rule, graph, topology.count_rounds(graph, rounds), every)]
+        names = [rule for rule in rules.RULES if suits(rule, graph, count_rounds(graph, rounds), every)]
         options: Any = {"steps": 150 if name == "ring" else 80, "eta": [1e-3], "evaluate": 80}
         network, problem = connect(graph, engine, rounds, every=every), LeastSquares(dim=12)
         drawn = samples(problem)

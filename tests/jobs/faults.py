@@ -154,7 +154,7 @@ def damage(seed: int, folder: Path, faults: Counter[str]) -> int:
 
 
 def damage_files(folder: Path, rng: np.random.Generator, faults: Counter[str]) -> None:
-    files = checkpoints.found(folder / "checkpoints")[: int(rng.integers(0, 3))]
+    files = checkpoints.newest_first(folder / "checkpoints")[: int(rng.integers(0, 3))]
     if rng.random() < 0.2 and (folder / "history.csv").exists():
         files.append(folder / "history.csv")
     for path in files:
@@ -193,7 +193,7 @@ def full_disk(seed: int, folder: Path, faults: Counter[str]) -> int:
     if code == 0:
         return lost_updates(Result.load(folder), expected)
     faults["full disks"] += 1
-    for path in checkpoints.found(folder / "checkpoints"):
+    for path in checkpoints.newest_first(folder / "checkpoints"):
         checkpoints.load(path)
     assert not list((folder / "checkpoints").glob(".*"))
     if RunFolder(folder).state == "done":  # the disk was full after the end of the run

@@ -574,7 +574,7 @@ def test_a_site_that_greets_wrongly_is_refused(
 def test_a_greeting_that_does_not_fit_is_refused(running: Run, wrong: dict[str, Any]) -> None:
     link = running.sites[0].members.links[2]
     honest = running.sites[2].members.links[0].greeting()
+    check = link._resume if wrong in ({"received": 10**9}, {"received": -1}) else link._check
     with pytest.raises(Refused):
-        link._check(honest | wrong)
-        link._resume(honest | wrong)
+        check(honest | wrong)
     running.goes_on(*running.sites)

@@ -72,7 +72,7 @@ def suitable(graph: Any) -> list[str]:
     found = []
     for name in RULES:
         try:
-            topology.check_weights(example(name), graph, graph.rounds)
+            topology.matrices.check_weights(example(name), graph, graph.rounds)
         except dnasa.InputError:
             continue
         found.append(name)

@@ -3,7 +3,6 @@
 import copy
 import math
 import re
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +15,7 @@ from thread_network import run_threads
 
 from dnasa.communication import Network
 from dnasa.core import InputError, RunError
-from dnasa.optim import Decentralized, Join, checks
+from dnasa.optim import Decentralized, Join
 
 
 def batches(opt: Decentralized, net: Any, node: int, steps: Iterable[int], bad: Sequence[int] = ()) -> None:
@@ -92,7 +91,7 @@ def test_after_an_exchange_that_failed_a_process_takes_no_further_step(monkeypat
     def work(network: Network) -> list[str]:
         opt = Decentralized(copy.deepcopy(net).parameters(), network, "dsgd", eta=0.1)
         opt.step()
-        opt.node.network = opt.node.stepper.network = replace(opt.network, multiply=lost)
+        opt.node.network = opt.node.stepper.network = replace(opt.network, multiply=lost)  # type: ignore[union-attr]
         reasons = []
         for call in (opt.step, opt.step, opt.consensus):
             with pytest.raises(RunError) as error:
@@ -135,7 +134,7 @@ def test_joined_processes_continue_with_gradient_zero(options: dict[str, Any]) -
     def result(work: Callable[[Network], tuple[Decentralized, torch.Tensor]]) -> list[torch.Tensor]:
         def run(network: Network) -> tuple[torch.Tensor, ...]:
             opt, x = work(network)
-            state = opt.node.stepper.snapshots[0].state
+            state = opt.node.snapshot().state
             return (x, state.u, state.v) if "rule" in options else (x,)
 
         return [torch.stack(each) for each in zip(*run_threads(RING, run), strict=True)]
@@ -288,32 +287,3 @@ def test_a_step_without_a_backward_pass_gets_one_warning(cleared: bool, recwarn:
     run_threads(RING, work)
     found = [str(w.message) for w in recwarn if "backward()" in str(w.message)]
     assert found == ["At rank 2, step 1: no parameter has got a gradient: call backward() before step()."]
-
-
-@pytest.mark.parametrize(("slow", "told"), [("exchange", 1), ("gradient", 0), ("gradient of one node", 0)])
-def test_exchanges_that_take_longer_than_gradients_get_one_warning(
-    slow: str, told: int, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clocks = [0.0] * 4
-    rank_of = threading.local()
-    monkeypatch.setattr(checks, "perf_counter", lambda: clocks[rank_of.rank])
-
-    def work(network: Network) -> None:
-        rank, net = network.rank, model()
-        rank_of.rank = rank
-        opt = Decentralized(net, network)
-        take = opt.node.step
-
-        def step(gradients: Any) -> None:
-            take(gradients)
-            clocks[rank] += 5 if slow == "exchange" or (slow == "gradient of one node" and rank) else 1
-
-        opt.node.step = step  # type: ignore[method-assign]
-        for t in range(30):
-            clocks[rank] += 5 if slow == "gradient" or (slow == "gradient of one node" and not rank) else 1
-            batches(opt, net, rank, [t])
-
-    run_threads(RING, work)
-    found = [str(w.message) for w in recwarn if "longer than gradients" in str(w.message)]
-    assert len(found) == told
-    assert all("5 s and 1 s per step" in text and "compress='moniqua:8'" in text for text in found)

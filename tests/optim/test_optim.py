@@ -695,7 +695,7 @@ def test_the_update_that_is_compiled_on_a_gpu_is_the_rule(options: dict[str, Any
         fast = trained(alone(), **options)
     assert isinstance(fast.node.stepper, TorchCompiled)
     torch.testing.assert_close(fast.flat, plain.flat)
-    torch.testing.assert_close(fast.node.stepper.state, plain.node.stepper.state)
+    torch.testing.assert_close(fast.node.stepper.state, plain.node.snapshot().state)
 
 
 @pytest.mark.parametrize("overlap", [None, False])
@@ -716,7 +716,7 @@ def test_adanasa_holds_four_numbers_per_parameter_and_one_more_for_an_average(st
     with as_on_a_gpu():
         opt = Decentralized([nn.Parameter(torch.randn(1_000_000))], alone(), "adanasa", steps=steps)
         opt.step()
-    sizes = [a.untyped_storage().nbytes() // 4 for a in opt.node.stepper.state]
+    sizes = [a.untyped_storage().nbytes() // 4 for a in opt.node.snapshot().state]
     assert sorted(sizes) == [0] * (5 - arrays) + [1, 1, 10_000, 10_000] + [1_000_000] * arrays
     assert all(a.is_meta for a in opt.node.loaded.state)
 

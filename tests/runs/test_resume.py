@@ -80,7 +80,7 @@ def test_rejected_checkpoints_do_not_replace_new_ones(tmp_path: Path) -> None:
     fail_at(45, tmp_path / "a")
     (tmp_path / "a" / "history.csv").write_text("damaged")
     fail_at(25, tmp_path / "a", resume=True)
-    assert [checkpoints.step_of(p) for p in checkpoints.found(tmp_path / "a" / "checkpoints")] == [20, 10]
+    assert [checkpoints.step_of(p) for p in checkpoints.newest_first(tmp_path / "a" / "checkpoints")] == [20, 10]
     np.testing.assert_array_equal(small(tmp_path / "a", resume=True).x, small().x)
 
 
@@ -153,7 +153,7 @@ def test_ctrl_c_finishes_the_step_and_names_the_command_to_continue(tmp_path: Pa
     assert process.returncode == 130
     (step,) = map(int, re.findall(r"Interrupted at step (\d+); continue with: dnasa resume", errors))
     assert RunFolder(tmp_path / "a", resume=True).state == "interrupted"
-    (found,) = checkpoints.found(tmp_path / "a" / "checkpoints")
+    (found,) = checkpoints.newest_first(tmp_path / "a" / "checkpoints")
     assert checkpoints.step_of(found) == step > 0
 
 
@@ -162,7 +162,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
     how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fail_at(45, tmp_path / "a")
-    newest = checkpoints.found(tmp_path / "a" / "checkpoints")[0]
+    newest = checkpoints.newest_first(tmp_path / "a" / "checkpoints")[0]
     data = bytearray(newest.read_bytes())
     if how == "truncated":
         del data[len(data) // 2 :]

@@ -10,13 +10,14 @@ from test_resume import TRAIN, fail_at, history, run, small
 from dnasa.core import InputError
 from dnasa.runs import own_files
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.session import Session
 
 
 def test_an_existing_run_is_replaced_only_with_force(tmp_path: Path) -> None:
     small(tmp_path / "a", steps=20)
     done = run(*TRAIN, "--out", tmp_path / "a")
     assert done.returncode == 2
-    assert "holds a run already" in done.stderr
+    assert "holds a run already: choose another folder, or replace it with --force." in done.stderr
     assert history(tmp_path / "a").step.tolist() == [0, 15, 20]
     forced = run(*TRAIN, "--out", tmp_path / "a", "--force")
     assert forced.returncode == 0, forced.stderr
@@ -32,6 +33,8 @@ def test_a_folder_in_use_is_locked_and_shown_as_running(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "a", resume=True).state == "running"
     folder.close()
     assert RunFolder(tmp_path / "a", resume=True).state == "killed"
+    with pytest.raises(InputError, match=r"continue it with `dnasa resume .*a`, or replace it"):
+        RunFolder(tmp_path / "a").check()
 
 
 def test_runs_and_report_show_all_runs(tmp_path: Path) -> None:
@@ -42,13 +45,21 @@ def test_runs_and_report_show_all_runs(tmp_path: Path) -> None:
     (tmp_path / "runs" / "d" / "config.json").write_text("{")
     table = run("runs", cwd=tmp_path)
     assert table.returncode == 0, table.stderr
-    for word in ("dnasa", "least_squares", "done", "failed", "damaged", "400 / 400"):
+    for word in ("dnasa", "least_squares", "done", "failed", "damaged", "400 / 400", "33 / -"):
         assert word in table.stdout
     report = run("report", "runs/a", cwd=tmp_path)
     assert report.returncode == 0, report.stderr
-    assert "gradient norm" in report.stdout.replace("\n", " ") or "gradient" in report.stdout
+    assert "grad norm" in report.stdout
     assert run("report", "runs/c", cwd=tmp_path).returncode == 2
     assert run("runs", "nowhere", cwd=tmp_path).returncode == 2
+
+
+def test_a_killed_run_shows_the_step_of_its_newest_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "end", lambda *words: None)
+    fail_at(33, tmp_path / "a")
+    killed = RunFolder(tmp_path / "a", resume=True)
+    assert (killed.state, killed.step) == ("killed", 30)
+    assert "30 / -" in run("runs", tmp_path).stdout
 
 
 def test_runs_are_saved_and_resumed_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +112,7 @@ def test_resume_draws_what_a_run_killed_at_its_end_did_not(command: str, tmp_pat
     assert history(tmp_path / "a").equals(before)
     again = run("resume", tmp_path / "a")
     assert again.returncode == 2
-    assert "is done: there is nothing to continue" in again.stderr
+    assert "is done: to train longer, start a new run with more --steps" in again.stderr
 
 
 ODD_FOLDERS = {

@@ -58,7 +58,7 @@ def test_the_training_loss_is_weighted_and_the_test_loss_is_not(model: str, weig
     tested = losses(problem, x[0, 0], rows.test_inputs, rows.test_labels)
     torch.testing.assert_close(measured["test_loss"][0], tested.mean())
     assert tasks.on_shards(rows, shards, **options).fingerprint != problem.fingerprint
-    for node, drawn in enumerate(problem._drawn(range(2), [0], 0)[0] if "dropout" not in model else ()):
+    for node, drawn in enumerate(problem.drawn(range(2), [0], 0)[0] if "dropout" not in model else ()):
         point = x[0, node].clone().requires_grad_()
         each = losses(problem, point, rows.inputs[drawn], rows.labels[drawn], weights)
         expected = torch.autograd.grad(0.5 * each.mean(), point)[0]

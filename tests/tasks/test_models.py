@@ -15,6 +15,7 @@ from dnasa import data
 from dnasa.cli import app
 from dnasa.core import InputError
 from dnasa.data import Dataset
+from dnasa.problems.executors import OneByOne, Stacked
 from dnasa.tasks import models, tasks
 
 TEXT = "Now is the winter of our discontent made glorious summer by this sun of York. " * 12
@@ -55,9 +56,9 @@ def test_a_perceptron_has_the_activation_and_the_dropout_of_its_name() -> None:
     assert layers("mlp:9,gelu,dropout=0.1", table) == ["Linear", "GELU", "Dropout", "Linear"]
     assert "Dropout(p=0.25" in repr(models.make("mlp:9,dropout=.25", table)())
     shards = [np.arange(6), np.arange(6, 12)]
-    assert tasks.on_shards(table, shards, model="mlp:9,silu").stack is not None
-    assert tasks.on_shards(table, shards, model="mlp:9,dropout=0.1").stack is None
-    assert tasks.on_shards(rows(3, 8, 8), shards, model="resnet:8").stack is None
+    assert type(tasks.on_shards(table, shards, model="mlp:9,silu").executor) is Stacked
+    assert type(tasks.on_shards(table, shards, model="mlp:9,dropout=0.1").executor) is OneByOne
+    assert type(tasks.on_shards(rows(3, 8, 8), shards, model="resnet:8").executor) is OneByOne
 
 
 OWN = """

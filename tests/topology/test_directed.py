@@ -67,7 +67,7 @@ def test_a_column_stochastic_matrix_is_a_directed_topology() -> None:
 
 
 def test_a_directed_ring_that_loses_a_node_is_closed_by_one_edge() -> None:
-    rest = topology.without(topology.directed_ring(6), [2])
+    rest = topology.graphs.without(topology.directed_ring(6), [2])
     np.testing.assert_allclose(rest.weights, topology.directed_ring(5).weights)
 
 
@@ -77,7 +77,7 @@ def test_the_remaining_nodes_of_a_directed_graph_are_connected_by_few_new_edges(
     rest = nx.gnp_random_graph(n, p, seed=seed, directed=True)
     graph = rest.copy()
     graph.add_edges_from([(n, i) for i in range(n)] + [(i, n) for i in range(n)])
-    new = topology.without(topology.from_networkx(graph), [n])
+    new = topology.graphs.without(topology.from_networkx(graph), [n])
     parts = nx.number_strongly_connected_components(rest)
     assert nx.is_strongly_connected(nx.DiGraph(new.graph))
     assert new.messages <= rest.number_of_edges() + (parts if parts > 1 else 0)
@@ -150,14 +150,14 @@ def test_push_dsgt_is_exact_where_the_graph_is_not_balanced() -> None:
 def test_d2_and_edm_are_refused_where_eigenvalues_are_too_small_or_complex(make: Callable[..., Any]) -> None:
     rule = make(constant(0.1))
     with pytest.raises(InputError, match=r"above -1/3; the smallest of ring is -0\.3333\. Use .*lazy"):
-        topology.check_weights(rule, topology.ring(8), 1)
+        topology.matrices.check_weights(rule, topology.ring(8), 1)
     with pytest.raises(InputError, match=r"-0\.3764\. Use one round"):
-        topology.check_weights(rule, topology.ring(8), 2)
-    topology.check_weights(rule, topology.ring(8), 4)
-    topology.check_weights(rule, topology.ring(8, weights="lazy"), 1)
+        topology.matrices.check_weights(rule, topology.ring(8), 2)
+    topology.matrices.check_weights(rule, topology.ring(8), 4)
+    topology.matrices.check_weights(rule, topology.ring(8, weights="lazy"), 1)
     with pytest.raises(InputError, match="directed"):
-        topology.check_weights(push_sum(rule), topology.directed_ring(8), 1)
-    topology.check_weights(rule._replace(needs=Needs()), topology.ring(8), 1)
+        topology.matrices.check_weights(push_sum(rule), topology.directed_ring(8), 1)
+    topology.matrices.check_weights(rule._replace(needs=Needs()), topology.ring(8), 1)
 
 
 def two_nodes(eigenvalue: float) -> Topology:

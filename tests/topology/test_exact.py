@@ -17,7 +17,7 @@ from dnasa.core import Needs
 from dnasa.problems import Custom, LeastSquares
 from dnasa.rules import schedules
 from dnasa.rules.registry import example
-from dnasa.topology.rounds import smallest_eigenvalue
+from dnasa.topology.rounds import count_rounds, smallest_eigenvalue, successive
 from dnasa.topology.types import Topology
 
 
@@ -54,7 +54,7 @@ def test_a_power_of_two_has_the_one_peer_exponential_graph() -> None:
 @given(st.integers(2, 40), st.data())
 def test_the_graph_of_the_remaining_nodes_is_exact_again(n: int, data: st.DataObject) -> None:
     lost = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=n - 1, unique=True))
-    left = topology.without(topology.exact(n), lost)
+    left = topology.graphs.without(topology.exact(n), lost)
     assert left.nodes == n - len(lost)
     np.testing.assert_allclose(product(left), np.full((left.nodes, left.nodes), 1 / left.nodes), atol=1e-12)
 
@@ -68,7 +68,7 @@ def test_several_rounds_apply_a_polynomial_that_preserves_the_mean_and_mixes_bet
     name: str, n: int, rounds: int
 ) -> None:
     graph = topology.make(name, n)
-    P = product(topology.successive(graph, rounds))
+    P = product(successive(graph, rounds))
     np.testing.assert_allclose(P.sum(0), 1, atol=1e-8)
     np.testing.assert_allclose(P.sum(1), 1, atol=1e-8)
     norm = np.linalg.norm(P - 1 / n, 2)
@@ -91,14 +91,14 @@ def test_several_rounds_apply_a_polynomial_that_preserves_the_mean_and_mixes_bet
 )
 def test_the_polynomial_is_the_best_one(name: str, n: int, rounds: int, norm: float) -> None:
     """Values computed on their own, by a linear program for the coefficients of powers of W."""
-    P = product(topology.successive(topology.make(name, n), rounds))
+    P = product(successive(topology.make(name, n), rounds))
     assert np.linalg.norm(P - 1 / n, 2) == pytest.approx(norm, abs=5e-4)
 
 
 @pytest.mark.parametrize(("name", "n"), [("ring", 8), ("path", 16), ("ring", 64), ("grid", 36), ("path", 32)])
 def test_rounding_errors_stay_small_over_many_rounds(name: str, n: int) -> None:
     graph = topology.make(name, n)
-    rounds = topology.count_rounds(graph, "exact")
+    rounds = count_rounds(graph, "exact")
     network = dnasa.connect(graph, rounds="exact")
     x = np.random.default_rng(0).normal(size=(n, 500)).astype(np.float32)
     mixed = x
@@ -181,16 +181,16 @@ def test_weights_of_an_exact_graph_are_its_own() -> None:
 
 def test_the_default_graph_is_exact() -> None:
     fixed = ("d2", "edm", "extra", "kgt")
-    assert topology.default(8, [example(name) for name in rules.RULES if name not in fixed]).name == "exact"
-    assert topology.default(33, [example("qg_dsgdm")]).name == "ring"  # exact(33) has an eigenvalue of -31/33
+    assert topology.graphs.default_name(8, [example(name) for name in rules.RULES if name not in fixed])[0] == "exact"
+    assert topology.graphs.default_name(33, [example("qg_dsgdm")])[0] == "ring"  # exact(33) has an eigenvalue of -31/33
 
 
 @pytest.mark.parametrize("rule", ["d2", "edm", "extra", "kgt"])
 def test_rules_that_need_a_fixed_graph_have_a_ring_by_default_and_are_refused_on_a_changing_one(rule: str) -> None:
-    assert topology.default(8, [example("dnasa"), example(rule)]).name == "ring"
+    assert topology.graphs.default_name(8, [example("dnasa"), example(rule)])[0] == "ring"
     with pytest.raises(InputError, match=f"Rule '{rule}' needs a graph that stays the same, and exact changes"):
         dnasa.solve(LeastSquares(8), topology.exact(8), rule, eta=0.01, steps=5)
-    topology.check_weights(example(rule), topology.exact(8), 3)  # three rounds are the complete graph
+    topology.matrices.check_weights(example(rule), topology.exact(8), 3)  # three rounds are the complete graph
 
 
 @pytest.mark.parametrize(("rule", "eta", "n"), [("d2", 0.1, 8), ("edm", 0.1, 8), ("extra", 0.05, 12), ("kgt", 0.02, 5)])
@@ -217,8 +217,9 @@ def test_rules_that_need_a_fixed_graph_fail_on_a_changing_one(rule: str, eta: fl
 @pytest.mark.parametrize("channel", [None, compression("sign")])
 @pytest.mark.parametrize("name", rules.RULES)
 def test_every_rule_can_use_its_default_graph(name: str, channel: Channel | None, nodes: int) -> None:
-    graph = topology.default(nodes, [example(name)], channel)
-    topology.check_weights(example(name), graph, graph.rounds)
+    graph_name, weights = topology.graphs.default_name(nodes, [example(name)], channel)
+    graph = topology.make(graph_name, nodes, weights)
+    topology.matrices.check_weights(example(name), graph, graph.rounds)
     connect(graph, channel=channel)
 
 
@@ -229,8 +230,7 @@ def test_the_default_ring_is_lazy_only_for_rules_that_need_it(rule: str, weights
 
 
 def test_compression_and_weights_have_a_ring_by_default() -> None:
-    assert topology.default(8, channel=compression("sign")).name == "ring"
-    assert topology.default(8, channel=compression("bfloat16")).name == "exact"
-    lazy = topology.default(8, weights="lazy")
-    assert lazy.fingerprint == topology.ring(8, weights="lazy").fingerprint
+    assert topology.graphs.default_name(8, channel=compression("sign"))[0] == "ring"
+    assert topology.graphs.default_name(8, channel=compression("bfloat16"))[0] == "exact"
+    assert topology.graphs.default_name(8, weights="lazy") == ("ring", "lazy")
     assert [network.topology.name for network in (connect(), connect(compress="sign"))] == ["exact", "ring"]

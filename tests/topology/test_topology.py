@@ -73,7 +73,7 @@ def test_every_named_graph_is_stochastic_and_connected(name: str, n: int, weight
 def test_the_remaining_nodes_are_connected(name: str, n: int, data: st.DataObject) -> None:
     graph = topology.make(name, a_size_for(name, n))
     lost = data.draw(st.sets(st.integers(0, graph.nodes - 1), max_size=graph.nodes - 1))
-    rest = topology.without(graph, sorted(lost))
+    rest = topology.graphs.without(graph, sorted(lost))
     assert rest.nodes == graph.nodes - len(lost)
     assert nx.is_strongly_connected(nx.DiGraph(rest.graph))
     left = [i for i in range(graph.nodes) if i not in lost]
@@ -171,15 +171,14 @@ def test_a_graph_without_self_weights_is_accepted_if_it_has_an_odd_cycle() -> No
         (lambda: topology.random(8, p=0), "probability"),
         (lambda: topology.TOPOLOGIES["random"](8, p="half"), "probability .* not 'half'"),
         (lambda: topology.random(8, seed=-1), "seed"),
-        (lambda: topology.TOPOLOGIES["ring"](None), "whole number of them, not None"),
-        (lambda: topology.TOPOLOGIES["star"](2.5), "whole number of them, not 2.5"),
-        (lambda: topology.ring(10**30), "too many links"),
-        (lambda: topology.exponential(10**8), "too many links"),
-        (lambda: topology.hypercube(2**27), "too many links"),
+        (lambda: topology.TOPOLOGIES["ring"](None), "whole number of them .* not None"),
+        (lambda: topology.TOPOLOGIES["star"](2.5), "whole number of them .* not 2.5"),
+        (lambda: topology.ring(10**30), "up to 20,000,000"),
+        (lambda: topology.complete(10**5), "10,000,000,000 are too many links"),
         (lambda: topology.ring(4).neighbours(4), "no node 4: nodes are numbered from 0 to 3"),
         (lambda: topology.ring(4).neighbours(-1), "A node must be a whole number from 0 on"),
-        (lambda: topology.without(topology.ring(4), [7]), "no node 7"),
-        (lambda: topology.without(topology.ring(2), [0, 1]), "at least one node"),
+        (lambda: topology.graphs.without(topology.ring(4), [7]), "no node 7"),
+        (lambda: topology.graphs.without(topology.ring(2), [0, 1]), "at least one node"),
         (lambda: topology.random(200, p=0.001), "Raise p"),
         (lambda: topology.paper_random(9), "8 nodes"),
         (lambda: topology.make("rng", 8), "Unknown topology 'rng'. Choose from: ring, ladder"),
@@ -286,11 +285,11 @@ def test_a_registered_graph_is_made_by_its_name_and_keeps_it() -> None:
     lazy = topology.make("wheel", 8, "lazy")
     assert lazy.smallest_eigenvalue > -1e-9
     topology.register("matrix", lambda n: np.full((n, n), 1 / n))
-    topology.register("sparse-random", lambda n, weights=None: topology.random(n, p=0.5, weights=weights))
+    topology.register("sparse-random", lambda n: topology.random(n, p=0.5))
     topology.register("turns", lambda n: topology.changing([topology.ring(n), topology.complete(n)]))
     for name in ("wheel", "matrix", "sparse-random", "turns"):
         assert topology.make(name, 8).name == name
-    assert topology.make("sparse-random", 8, "metropolis").parameters == "p = 0.5, seed 0"
+    assert topology.make("sparse-random", 8).parameters == "p = 0.5, seed 0"
 
 
 @pytest.mark.usefixtures("registry")
@@ -317,7 +316,7 @@ def test_a_networkx_graph_keeps_its_name() -> None:
     assert topology.from_networkx(nx.path_graph(3)).name == "networkx"
     assert topology.from_networkx(nx.path_graph(3), name="line").name == "line"
     assert topology.from_networkx(nx.karate_club_graph()).name == "Zachary's Karate Club"
-    assert topology.without(topology.ring(4), [1]).name == "ring"
+    assert topology.graphs.without(topology.ring(4), [1]).name == "ring"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ Written once, for tensors: a NumPy array is encoded as a tensor that shares its 
 """
 
 from collections.abc import Callable
+from math import ceil
 from statistics import NormalDist
 
 import numpy as np
@@ -51,19 +52,20 @@ def sign() -> Codec:
     """The sign of each number, times the mean absolute value of its 32 numbers; these scales, in bfloat16, come first."""
 
     def encode(a: Tensor) -> Tensor:
-        parts, there = in_blocks(a, SIGNS), in_blocks(torch.ones_like(a[..., :1, :]), SIGNS)
-        scales = (parts.abs().sum(-1, keepdim=True) / there.sum(-1, keepdim=True)).to(torch.bfloat16)
+        parts = in_blocks(a, SIGNS)
+        counts = in_blocks(torch.ones_like(a[..., :1, :]), SIGNS).sum(-1, keepdim=True)  # the last block may have fewer
+        scales = (parts.abs().sum(-1, keepdim=True) / counts).to(torch.bfloat16)
         signs = (parts >= 0).to(torch.uint8).flatten(-2)[..., : a.shape[-1]]
         return torch.cat([_bytes(scales[..., 0]), packed(signs, 1)], -1)
 
     def decode(payload: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-        split = 2 * -(-width // SIGNS)
+        split = 2 * ceil(width / SIGNS)
         scales = _numbers(payload[..., :split], torch.bfloat16).to(dtype)[..., None]
         signs = 2 * unpacked(payload[..., split:], 1)[..., :width].to(dtype) - 1
         return (in_blocks(signs, SIGNS) * scales).flatten(-2)[..., :width]
 
     gamma = 0.32  # half of 2/pi, the share of the squared norm of normal numbers that it has
-    return _codec(encode, decode, lambda m, itemsize: 2 * -(-m // SIGNS) + -(-m // 8), "sign", gamma)
+    return _codec(encode, decode, lambda m, itemsize: 2 * ceil(m / SIGNS) + ceil(m / 8), "sign", gamma)
 
 
 def rounded(dtype: str) -> Codec:

@@ -31,9 +31,6 @@ class Codec(NamedTuple):
     name: str
     gamma: float | None = 0.3
 
-    def __repr__(self) -> str:
-        return f"Codec {self.name}, {'no memory' if self.gamma is None else f'gamma = {self.gamma:.3g}'}"
-
 
 def without_memory(codec: Codec) -> Channel:
     """A node receives Q(y) of its neighbors, and the exchange is y + (W - I) Q(y) in place of W y.
@@ -93,19 +90,19 @@ def choco(codec: Codec, gamma: float | None = None) -> Channel:
 
 def _transmit(codec: Codec, arrays: Sequence[Array], multiply: Multiply, t: int) -> tuple[Messages, Messages]:
     """Send the arrays encoded. Returns them as their receivers decode them, Q(a), and mixed, W Q(a)."""
-    own: dict[int, Array] = {}
+    decoded: dict[int, Array] = {}
 
     def decoder(k: int) -> Callable[[Array], Array]:
         def decode(payload: Array) -> Array:
             arrived = codec.decode(payload, arrays[k], t)
-            own.setdefault(k, arrived)  # the first payload is this process's own
+            decoded.setdefault(k, arrived)  # the first payload is that of this process
             return arrived
 
         return decode
 
     numbers = range(len(arrays))
     mixed = multiply(tuple(codec.encode(a, t) for a in arrays), [decoder(k) for k in numbers])
-    return tuple(own[k] for k in numbers), mixed
+    return tuple(decoded[k] for k in numbers), mixed
 
 
 def _check(codec: Codec, message: Array) -> None:

@@ -18,17 +18,18 @@ def exchange(network: Network, memory: Memory, messages: Messages, t: int, first
     """
     if not messages:
         return messages, memory
-    successive = network.exchanges(t)
-    if network.settings.channel is None:
-        for k in successive:
+    channel = network.settings.channel
+    if channel is None:
+        for k in network.exchanges(t):
             messages = network.multiply(messages, k)
         return messages, memory
     if network.at is None:
         raise InputError("This network only multiplies by W: a channel needs its `at`, as the networks of dnasa.connect have.")
     count = len(messages)
-    used, others = (*memory[:count], *map(network.settings.channel.init, messages[len(memory) :])), memory[count:]
-    for k in successive:
-        messages, used = network.settings.channel.exchange(used, messages, network.at(k), t, first)
+    added = map(channel.init, messages[len(memory) :])  # messages that this rule has not sent before
+    used, others = (*memory[:count], *added), memory[count:]
+    for k in network.exchanges(t):
+        messages, used = channel.exchange(used, messages, network.at(k), t, first)
     return messages, (*used, *others)
 
 
@@ -45,7 +46,8 @@ def check_memory(memory: Memory, messages: Messages, count: int, width: Callable
 
 def row_bytes(network: Network, messages: Messages, t: int, first: int = 0) -> float:
     """Bytes of one node's row of these messages of step t on the wire."""
-    if network.settings.channel is not None and network.settings.channel.size is not None:
-        return sum([network.settings.channel.size(m, number, t) for number, m in enumerate(messages, first)])
+    channel = network.settings.channel
+    if channel is not None and channel.size is not None:
+        return sum([channel.size(m, number, t) for number, m in enumerate(messages, first)])
     least = 4 if network.settings.all_reduce else 1  # numbers of 16 bits are added in 32
     return sum([m.shape[-1] * max(m.dtype.itemsize, least) for m in messages])

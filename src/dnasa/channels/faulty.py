@@ -39,9 +39,9 @@ def lossy(W: "sp.csr_array", t: int, drop: float, seed: int) -> "sp.csr_array":
     import numpy as np
     import scipy.sparse as sp
 
-    from dnasa.topology.types import TOLERANCE
+    from dnasa.topology.types import is_symmetric
 
-    symmetric = bool(abs(W - W.T).max() <= TOLERANCE)
+    symmetric = is_symmetric(W)
     if symmetric:
         W = sp.csr_array((W + W.T) / 2)  # exactly, so that both directions of a link have the same weight
     links = sp.triu(W, k=1).tocoo() if symmetric else (W - sp.diags_array(W.diagonal())).tocoo()

@@ -6,6 +6,7 @@ these bits give the difference between two of them. Here the spacing follows the
 
 import re
 from collections.abc import Iterable
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -64,7 +65,7 @@ class Grid(NamedTuple):
         half = 2 ** (self.bits - 1)
         apart = self._shifted(codes, exponents - finer) - self._shifted(own_codes, own_exponents - finer)
         units = (apart + half & 2 * half - 1) - half
-        return units * (units != -half), finer, exponents
+        return torch.where(units == -half, 0, units), finer, exponents
 
     def _shifted(self, codes: Tensor, places: Tensor) -> Tensor:
         return codes << places.clamp(max=self.bits)[..., None]
@@ -84,13 +85,16 @@ class Entry(NamedTuple):
 
 def read_plan(plan: int | str) -> list[Entry]:
     """The entries of a plan such as 8,4,8/8."""
-    found = [re.fullmatch(r"([48])(?:/([1-9][0-9]{0,5}))?", part.strip()) for part in str(plan).split(",")]
-    if not all(found):
-        raise InputError(
-            "moniqua takes 8 or 4 bits for each message, with /k for one that is sent at every k-th step only, such as "
-            f"moniqua:8,4,8/8; not '{plan}'."
-        )
-    return [Entry(int(entry[1]), int(entry[2] or 1)) for entry in found if entry]
+    entries = []
+    for part in str(plan).split(","):
+        match = re.fullmatch(r"([48])(?:/([1-9][0-9]{0,5}))?", part.strip())
+        if match is None:
+            raise InputError(
+                "moniqua takes 8 or 4 bits for each message, with /k for one that is sent at every k-th step only, such as "
+                f"moniqua:8,4,8/8; not '{plan}'."
+            )
+        entries.append(Entry(int(match[1]), int(match[2] or 1)))
+    return entries
 
 
 def moniqua(plan: int | str = 8) -> Channel:
@@ -113,22 +117,22 @@ def moniqua(plan: int | str = 8) -> Channel:
         check_memory(memory, messages, count=1, width=block_count)
         offset, more = Streams("moniqua").at(0, 0, t).random(2).tolist()
         sent = [k for k in range(len(messages)) if entry(first + k).is_sent(t)]
-        grids = [Grid(entry(first + k).bits, offset, 1 + more) for k in sent]
-        payloads = tuple(encode(grid, messages[k], memory[k][0]) for grid, k in zip(grids, sent, strict=True))
-        links = multiply.neighbours(payloads) if payloads else []
+        grids = {k: Grid(entry(first + k).bits, offset, 1 + more) for k in sent}
+        payloads = {k: encode(grids[k], messages[k], memory[k][0]) for k in sent}
+        links = multiply.neighbours(tuple(payloads.values())) if sent else []
         mixed, after = list(messages), list(memory)
-        for number, (grid, k) in enumerate(zip(grids, sent, strict=True)):
-            arrived = [(weights, theirs[number]) for weights, theirs in links]
-            mixed[k], seen = mix(grid, messages[k], memory[k][0], payloads[number], arrived)
-            after[k] = (seen,)
+        for place, k in enumerate(sent):
+            arrived = [(weights, theirs[place]) for weights, theirs in links]
+            mixed[k], largest = mix(grids[k], messages[k], memory[k][0], payloads[k], arrived)
+            after[k] = (largest,)
         return tuple(mixed), tuple(after)
 
     def init(message: Array) -> tuple[Array, ...]:
         return (same_library(2 * in_blocks(tensor(message), BLOCK).abs().amax(-1), message),)
 
     def size(message: Array, number: int, t: int) -> int:
-        how = entry(number)
-        return row_bytes(message.shape[-1], how.bits) if how.is_sent(t) else 0
+        planned = entry(number)
+        return row_bytes(message.shape[-1], planned.bits) if planned.is_sent(t) else 0
 
     text = ",".join(f"{bits}/{every}" if every > 1 else f"{bits}" for bits, every in entries)
     return Channel(init, exchange, settings=f"moniqua:{text}", size=size, symmetric=True)
@@ -153,9 +157,11 @@ def encode(grid: Grid, message: Array, largest: Array) -> Array:
 def mix(grid: Grid, message: Array, largest: Array, own: Array, links: Iterable[Link]) -> tuple[Array, Array]:
     """The message after the exchange, and the largest differences seen, which stay near those of the neighbors."""
     numbers = tensor(message)
-    seen = DECAY * tensor(largest).to(numbers.dtype)
-    how = _mix_compiled if runs_in_c(numbers) else _mix
-    mixed, seen = how(grid, numbers, seen.contiguous(), tensor(own), links)
+    faded = (DECAY * tensor(largest).to(numbers.dtype)).contiguous()
+    if runs_in_c(numbers):
+        mixed, seen = _mix_compiled(grid, numbers, faded, tensor(own), links)
+    else:
+        mixed, seen = _mix(grid, numbers, faded, tensor(own), links)
     return same_library(mixed, message), same_library(seen, message)
 
 
@@ -178,17 +184,18 @@ def _mix(grid: Grid, numbers: Tensor, seen: Tensor, own: Tensor, links: Iterable
         spacing = grid.spacing(finer, mixed.dtype)
         mixed = mixed + like(weights[:, None, None], mixed) * (units * spacing)
         most = units.abs().amax(-1)
+        largest = torch.where(most >= doubtful, 2 * most, most) * spacing[..., 0]
         near = torch.exp2(exponents.to(mixed.dtype) + (grid.bits // 2 - 2))
-        seen = torch.maximum(seen, torch.maximum(near, most * (1 + (most >= doubtful)) * spacing[..., 0]))
+        seen = torch.maximum(seen, torch.maximum(near, largest))
     return mixed.flatten(-2)[..., :width], seen
 
 
 def block_count(width: int) -> int:
-    return -(-width // BLOCK)
+    return ceil(width / BLOCK)
 
 
 def row_bytes(width: int, bits: int) -> int:
-    return block_count(width) + -(-width * bits // 8)
+    return block_count(width) + ceil(width * bits / 8)
 
 
 def runs_in_c(a: Tensor) -> bool:

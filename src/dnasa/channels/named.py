@@ -8,6 +8,8 @@ from dnasa.communication import Channel
 from dnasa.core import InputError
 from dnasa.extras import needed_by
 
+NUMBER = r"\d*\.?\d+(?:e-?\d+)?"
+
 
 def compression(how: str | Codec) -> Channel:
     """Messages compressed by a codec, with CHOCO's memory where the codec needs it, or by Moniqua.
@@ -16,19 +18,22 @@ def compression(how: str | Codec) -> Channel:
         how: A `Codec`; or bfloat16 or float16, whose messages have 16 bits; or moniqua:8, topk:0.01 or sign.
             `sign,gamma=0.2` sets CHOCO's gamma.
     """
+    if isinstance(how, Codec) and how.gamma is None:
+        return without_memory(how)
     if not isinstance(how, str):
-        return without_memory(how) if isinstance(how, Codec) and how.gamma is None else choco(how)
-    name = choose("compression", re.split("[:,]", how.strip())[0], {known: known for known in COMPRESSIONS})
+        return choco(how)
+    text = how.strip()
+    name = re.split("[:,]", text)[0]
+    choose("compression", name, dict.fromkeys(COMPRESSIONS))
     with needed_by("Compression"):
         from dnasa.channels.codecs import rounded, sign, top_k
         from dnasa.channels.modular import moniqua
-    if how.strip() in ("bfloat16", "float16"):
-        return without_memory(rounded(name))
+    if text in ("bfloat16", "float16"):
+        return without_memory(rounded(text))
     if name == "moniqua":
-        return moniqua(how.strip().removeprefix("moniqua").removeprefix(":") or 8)
-    parts = re.fullmatch(r"(?:topk:([^,]+)|sign)(?:,\s*gamma\s*=(.+))?", how.strip())
-    try:
-        share, gamma = [None if text is None else float(text) for text in parts.groups()]  # type: ignore[union-attr]
-    except (AttributeError, ValueError):
-        raise InputError(f"Compression is such as topk:0.01, sign or sign,gamma=0.2; not '{how}'.") from None
-    return choco(sign() if share is None else top_k(share), gamma)
+        return moniqua(text.removeprefix("moniqua").removeprefix(":") or 8)
+    parts = re.fullmatch(rf"(?:topk:({NUMBER})|sign)(?:,\s*gamma\s*=\s*({NUMBER}))?", text)
+    if parts is None:
+        raise InputError(f"Compression is such as topk:0.01, sign or sign,gamma=0.2; not '{how}'.")
+    share, gamma = parts.groups()
+    return choco(sign() if share is None else top_k(float(share)), None if gamma is None else float(gamma))

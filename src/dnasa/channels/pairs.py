@@ -115,8 +115,10 @@ class Pairs:
     def _complete(self) -> None:
         assert self.messages is not None
         for pair in self.pairs.values():
-            if both := pair.complete():
-                own, other = both
-                changes = zip(self.messages, own.messages, other.messages, strict=True)
-                self.messages = tuple([y + pair.weight * (b - a) for y, a, b in changes])
-                self.steps += pair.weight * (other.steps - own.steps)
+            offers = pair.complete()
+            if offers is None:
+                continue
+            own, other = offers
+            changes = zip(self.messages, own.messages, other.messages, strict=True)
+            self.messages = tuple([y + pair.weight * (b - a) for y, a, b in changes])
+            self.steps += pair.weight * (other.steps - own.steps)

@@ -10,10 +10,9 @@ import dnasa
 from dnasa.cli import configs, inputs, pictures, plugins, rendering, trained
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
-from dnasa.cli.keys import keys
 from dnasa.cli.options import GRAPHS, OF_COMPARE, OF_TRAIN, Options, split, takes
 from dnasa.cli.rendering import console, print_line, print_table
-from dnasa.cli.sites import sites
+from dnasa.cli.sites import keys, sites
 from dnasa.cli.study import study
 from dnasa.core import InputError
 from dnasa.files import make_folder
@@ -58,10 +57,9 @@ def train(context: typer.Context, options: Options) -> None:
         from dnasa.runs.exporter import Exporter
 
         Exporter(options.metrics_port)
-    rule = ":".join(filter(None, (options.rule, options.schedule)))
-    method: Any = {"rule": rule, "eta": options.eta}
     begun = inputs.begin(context, options, [options.rule])
-    options, graph, _, folder = begun
+    options, folder = begun.options, begun.folder
+    method = inputs.method(options)
     source, shared = inputs.prepare(begun, check=partial(check, **method))
     network = shared["network"]
     result = trained.saved(shared) or solve(source.problem, **method, **shared)
@@ -72,9 +70,9 @@ def train(context: typer.Context, options: Options) -> None:
     inputs.set_output(options, result.writes)
     names = network.processes.names or source.sites
     rendering.print_lost_nodes(result.settings, names)
-    title = f"{find(options.rule).title} on {experiment(vars(options), rendering.graph_title(graph), network.settings.rounds)}"
-    title += f", mean of {options.seeds} seeds" if options.seeds > 1 else ""
-    rendering.print_history(result.history, title)
+    setting = experiment(vars(options), rendering.graph_title(begun.graph), network.settings.rounds)
+    seeds = f", mean of {options.seeds} seeds" if options.seeds > 1 else ""
+    rendering.print_history(result.history, f"{find(options.rule).title} on {setting}{seeds}")
     rendering.print_kept(result)
     if options.compress or options.every > 1:
         rendering.print_sent(result.history)
@@ -100,6 +98,7 @@ def compare(context: typer.Context, options: Options) -> None:
     Stepsizes are chosen on validation rows, a tenth of the training rows that is held out, or, for streaming problems,
     on other seeds; the results are those on the test rows.
     """
+    from dnasa.comparing.grid import check_axes
     from dnasa.comparing.grid import compare as run_comparison
     from dnasa.comparing.run_table import experiment
 
@@ -107,9 +106,12 @@ def compare(context: typer.Context, options: Options) -> None:
     if options.config is not None:
         return configs.repeat(context, options.config)
     names, grid = split(options.rules), inputs.numbers(options.etas)
-    kinds = inputs.check_comparison(options)
+    kinds = pictures.formats(options.format, options.style)
+    check_axes(split(options.x))
+    if options.latex and options.out is None:
+        raise InputError("--latex writes table.tex into the folder of the run: give --out.")
     begun = inputs.begin(context, options, names)
-    options, graph, *_ = begun
+    options, graph = begun.options, begun.graph
     source, shared = inputs.prepare(begun, validate=True)
     chosen: Any = {name: getattr(options, name) for name in ("metric", "extend", "schedule")}
     comparison = run_comparison(source.problem, rules=names, etas=grid, x=split(options.x), **chosen, **shared)
@@ -149,6 +151,7 @@ def reproduce(
 ) -> None:
     """Reproduce a figure of the paper: picture and numbers."""
     from dnasa import reproduce as figures
+    from dnasa.comparing.style import context as drawn_in
 
     if check and figure is None:
         return check_claims()
@@ -159,9 +162,11 @@ def reproduce(
     own.check_free(path.name for path in out.glob(f"{figure}[.-]*") if not path.is_dir())
     if device is not None and figure in figures.ON_CPU:
         raise InputError(f"{figure} runs on the CPU: leave --device out.")
-    on_device = {} if figure in figures.ON_CPU else {"device": device or inputs.best_device()}
-    from dnasa.comparing.style import context as drawn_in
+    on_device = {}
+    if figure not in figures.ON_CPU:
+        import torch
 
+        on_device["device"] = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with drawn_in(options.style):
         report = make(quick, **on_device)
         saved = report.save(out, kinds)
@@ -182,16 +187,20 @@ def check_claims() -> None:
     every, rows = claims(), []
     for number, (claim, found, result) in enumerate(check(every), start=1):
         print_line(f"[{number}/{len(every)}] {claim.text}: {result}")
-        short, measured = "" if claim.short is None else f"{claim.short:g}", "-" if found is None else f"{found:.5g}"
-        tolerance, outcome = f"{claim.tolerance:g}: {claim.reason}", result.partition(":")[0]
-        rows.append((f"{claim.text} ({claim.page})", f"{claim.published:g}", short, measured, tolerance, outcome))
-    columns = ["claim", "published", "short version", "found", "tolerance", "result"]
-    results = [row[-1] for row in rows]
-    print_table(pd.DataFrame(rows, columns=columns), "Published numbers, measured again")
-    counts = ", ".join(f"{results.count(name)} {name}" for name in ("ok", "differs", "skipped") if name in results)
-    print_line(f"{len(rows)} numbers: {counts}.")
-    if "differs" in results:
-        fail(1, f"{results.count('differs')} of {len(rows)} published numbers differ from those found.")
+        row = {
+            "claim": f"{claim.text} ({claim.page})",
+            "published": f"{claim.published:g}",
+            "found": "-" if found is None else f"{found:.5g}",
+            "tolerance": f"{claim.tolerance:g}: {claim.reason}",
+            "result": result.partition(":")[0],
+        }
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    print_table(table, "Published numbers, measured again")
+    counts = table["result"].value_counts()
+    print_line(f"{len(rows)} numbers: {', '.join(f'{count} {result}' for result, count in counts.items())}.")
+    if "differs" in counts:
+        fail(1, f"{counts['differs']} of {len(rows)} published numbers differ from those found.")
 
 
 @app.command("topology")
@@ -249,9 +258,7 @@ def resume(
 
 
 @app.command()
-def runs(
-    folder: Annotated[Path, typer.Argument(help="Folder with the folders of runs.")] = Path("runs"),
-) -> None:
+def runs(folder: Annotated[Path, typer.Argument(help="Folder with the folders of runs.")] = Path("runs")) -> None:
     """A table of all runs in a folder: rule, data, nodes, state, and the metrics of its answer."""
     from dnasa.comparing import run_table
 

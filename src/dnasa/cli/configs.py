@@ -23,14 +23,7 @@ if TYPE_CHECKING:
     from dnasa.runs.folder import RunFolder
 
 RESUMED = "dnasa.resumed"
-REDRAWN = (
-    "format",
-    "style",
-    "latex",
-    "x",
-    "metric",
-    "extend",
-)  # options with which a finished comparison is drawn again
+REDRAWN = ("format", "style", "latex", "x", "metric", "extend")  # options with which a finished comparison is drawn again
 NOT_STORED = ("out", "force", "config", "trust", "quiet", "log_json", "dry_run", "metrics_port")
 SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")
@@ -40,28 +33,28 @@ def make_run_folder(context: typer.Context, options: Options) -> "RunFolder | No
     """The run's folder with all options in its config; checked before the work begins."""
     from dnasa.runs.folder import RunFolder
 
-    out, first = options.out, networks.launched_rank() == 0
+    out = options.out
     if out is None:
         return None
     begun = (out / "config.json").exists()
     if (begun and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0") or (context.obj or {}).get(RESUMED):
         return RunFolder(out, resume=True)
     to_store = {name: stored(name, value) for name, value in context.params.items() if name not in NOT_STORED}
-    config = {"command": context.info_name, "options": without_unused(to_store)}
+    config: dict[str, Any] = {"command": context.info_name, "options": without_unused(to_store)}
     if begun and context.info_name == "compare" and not options.force:
         folder = RunFolder(out, resume=True)
         if folder.state in ("done", "diverged") and folder.config.get("command") == "compare":
-            _check_continued(folder, options, config, first)
+            _check_continued(folder, options, config["options"])
             return folder
     folder = RunFolder(out, config, force=options.force)
-    if first:
+    if networks.launched_rank() == 0:
         folder.check()
     return folder
 
 
-def _check_continued(folder: "RunFolder", options: Options, config: dict[str, Any], first: bool) -> None:
+def _check_continued(folder: "RunFolder", options: Options, now: dict[str, Any]) -> None:
     """Check that a finished comparison can be drawn again or extended, and say so."""
-    before, now = options_of(folder.config), options_of(config)
+    before = folder.options
     for name in now | before:
         if name not in REDRAWN and before.get(name) != now.get(name):
             raise InputError(
@@ -69,13 +62,7 @@ def _check_continued(folder: "RunFolder", options: Options, config: dict[str, An
                 f"{now.get(name)!s:.100}: choose another --out, or replace it with --force."
             )
     folder.own.check_free(pictures.names("compare", vars(options)))
-    if first:
-        print_line(f"The runs are read from {folder.path}.")
-
-
-def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    options = config.get("options")
-    return options if isinstance(options, dict) else {}
+    print_line(f"The runs are read from {folder.path}.")
 
 
 def stored(name: str, value: Any) -> Any:
@@ -135,9 +122,9 @@ def resume(context: typer.Context, folder: Path, command: str, options: dict[str
     named = {name: stored(name, value) for name, value in explicit(context).items() if name in CODE}
     if "model" in named and not (code_files({"model": named["model"]}) and code_files({"model": options.get("model")})):
         raise InputError("--model says where the file of a run's own model is now: leave it out for other models.")
-    own = {"out": str(folder), "engine": None}
-    own |= {name: context.params[name] for name in ("quiet", "log_json", "metrics_port")}
-    _run(context, folder / "config.json", command, options, named, own, {RESUMED: True})
+    options |= {"out": str(folder), "engine": None}
+    options |= {name: context.params[name] for name in ("quiet", "log_json", "metrics_port")}
+    _run(context, folder / "config.json", command, options, named, resumed=True)
 
 
 def repeat(context: typer.Context, path: Path) -> None:
@@ -157,14 +144,14 @@ def _run(
     command: str,
     options: dict[str, Any],
     named: dict[str, Any],
-    own: Mapping[str, Any] | None = None,
-    obj: dict[str, Any] | None = None,
+    resumed: bool = False,
 ) -> None:
     """Run a command through the command line's own checks: options of the config at `path`, then those that the user named."""
     options |= named
-    plugins.check_trusted(code_files(options) - code_files(named), path, context.params["trust"])
+    remedies = "--plugin FILE, --model FILE.py:NAME or --trust"
+    plugins.check_trusted(code_files(options) - code_files(named), path, context.params["trust"], remedies)
     words = [command]
-    for name, value in {**options, **(own or {})}.items():
+    for name, value in options.items():
         if value is True:
             words.append(flag(name))
         elif value is False and FIELDS[name].default is None:
@@ -172,7 +159,7 @@ def _run(
         elif value is not None and value is not False:
             words += [f"{flag(name)}={part}" for part in (value if isinstance(value, list) else [value])]
     root = context.find_root()
-    root.command.main(words, prog_name=root.info_name, standalone_mode=False, obj=obj)
+    root.command.main(words, prog_name=root.info_name, standalone_mode=False, obj={RESUMED: resumed})
 
 
 def explicit(context: typer.Context) -> dict[str, Any]:

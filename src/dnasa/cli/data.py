@@ -1,6 +1,6 @@
 """`dnasa data`: the datasets, and how data is read and divided among nodes."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,9 +10,6 @@ from dnasa.cli.rendering import print_line, print_table
 from dnasa.core import InputError
 
 MOST_COLUMNS = 15  # a table with more is shown with a row for each class
-
-if TYPE_CHECKING:
-    from dnasa.tasks.sources import SourceOptions
 
 
 @takes("target", "drop_columns", "id_column", "task", "partition", "nodes", "shard_dir")
@@ -25,32 +22,25 @@ def show_data(
     options: Options,
 ) -> None:
     """List the datasets, or show how one of them or your own file is read and divided among nodes."""
-    from dnasa.tasks import datasets
-    from dnasa.tasks.sources import SourceOptions
+    from dnasa.data import partition
+    from dnasa.tasks import datasets, sources
 
     if name is None and options.shard_dir is None:
         return print_table(datasets.datasets(), "Datasets")
     if name is not None and options.shard_dir is not None:
         raise InputError("A dataset and --shard-dir cannot be combined: leave one of them out.")
     nodes = inputs.count_nodes(context, options)
-    print_data(SourceOptions.of(vars(options) | {"data": name, "nodes": nodes}))
-
-
-def print_data(options: "SourceOptions") -> None:
-    """Print how rows are read and divided."""
-    from dnasa.data import partition
-    from dnasa.tasks import datasets, sources
-
-    rows, shards = sources.load_rows(options, range(options.nodes))
+    chosen = sources.SourceOptions.of(vars(options) | {"data": name, "nodes": nodes})
+    rows, shards = sources.load_rows(chosen, range(nodes))
     how = "as their files are"
     if options.shard_dir is None:
-        how = options.partition or "iid"
-        shards = partition(how, rows.labels, options.nodes)
+        how = options.partition
+        shards = partition(how, rows.labels, nodes)
     print_table(datasets.reading(rows), f"{rows.name}, from {rows.source}")
-    kinds = {"classification": "Rows of each class", "regression": "Targets"}
     table = datasets.division(rows, shards)
     if len(table.columns) > MOST_COLUMNS:
         table = table.set_index(table.columns[0]).T.rename_axis("class").reset_index()
-    print_table(table, f"{'Windows' if rows.vocabulary else kinds[rows.task]} at each of {options.nodes} nodes, {how}")
-    for sentence in (*rows.warnings, *sources.uneven(rows.sites, None)):
+    kinds = {"classification": "Rows of each class", "regression": "Targets"}
+    print_table(table, f"{'Windows' if rows.vocabulary else kinds[rows.task]} at each of {nodes} nodes, {how}")
+    for sentence in rows.warnings:
         print_line(f"Warning: {sentence}")

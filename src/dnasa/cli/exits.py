@@ -10,11 +10,10 @@ from typing import Any, NoReturn
 import typer
 
 from dnasa import networks
+from dnasa.cli.rendering import print_error
 from dnasa.core import InputError, Interrupted, RunError
 
 UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
-
-
 running = SimpleNamespace(engine="simulated")  # it decides how this process must end so that the others do not wait
 
 
@@ -23,15 +22,11 @@ def fail(code: int, message: str) -> NoReturn:
     rank = networks.launched_rank()
     if rank and running.engine == "simulated":
         time.sleep(3)  # a mistake that all processes share is reported by the first, which then ends the others
-    print(f"Error: {f'rank {rank}: ' if rank else ''}{_one_line(message)}", file=sys.stderr, flush=True)
+    where = f"rank {rank}: " if rank else ""
+    print_error(f"Error: {where}{' '.join(message.split())}")
     if running.engine != "simulated":
         networks.terminate(running.engine, code)
     raise SystemExit(code)
-
-
-def _one_line(message: str) -> str:
-    """Remove line breaks and characters that cannot be encoded, which names in files may contain."""
-    return " ".join(message.split()).encode(errors="replace").decode()
 
 
 def run_app(app: typer.Typer) -> None:

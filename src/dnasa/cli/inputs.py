@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from dnasa import networks
-from dnasa.checks import choose, whole
-from dnasa.cli import configs, pictures, plugins
+from dnasa.checks import choose, positive, whole
+from dnasa.cli import configs, plugins
 from dnasa.cli.exits import running
-from dnasa.cli.options import Options, flag, split
+from dnasa.cli.options import NO_ETA, Options, flag, split
 from dnasa.cli.rendering import console, print_error, print_line, showing_warnings
 from dnasa.core import InputError
+from dnasa.rules.registry import example, find, variants
 
 if TYPE_CHECKING:
     from dnasa.communication import Channel, Network
     from dnasa.networks.processes import Traffic
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.progress import Progress
+    from dnasa.sites.file import Sites
     from dnasa.tasks.sources import Source
     from dnasa.topology import Topology
 
@@ -31,35 +33,51 @@ DRY_STEPS = 40  # K-GT needs that many to send something
 
 
 class Begun(NamedTuple):
-    """What is known before data is read: the completed options, the graph, how messages travel, and the folder."""
+    """What is known before data is read: the completed options, the graph, how messages travel, the sites and the folder."""
 
     options: Options
     graph: "Topology"
     channel: "Channel | None"
+    sites: "Sites | None"
     folder: "RunFolder | None"
 
 
 def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Begun:
     """Complete and check the options, and make the graph."""
     from dnasa import topology
-    from dnasa.rules.registry import example
+    from dnasa.sites.file import read_sites
 
+    whole("--steps", options.steps)
     plugins.load(options.plugin or ())
     check_source(options, configs.explicit(context))
     channel = make_channel(options)
-    nodes, name, weights = count_nodes(context, options), options.topology, options.weights
+    sites = None if options.sites is None else read_sites(options.sites)
+    nodes, name, weights = count_nodes(context, options, sites), options.topology, options.weights
     if name is None and options.late is not None:
         name = "exponential"
     if name is None:
         name, weights = topology.graphs.default_name(nodes, map(example, rules), channel, weights)
     graph = topology.make(name, nodes, weights)
     completed: dict[str, Any] = {"nodes": nodes, "topology": name, "weights": weights}
-    if options.late is not None and options.sites is not None:
+    if options.late is not None and sites is not None:
         completed["early_stopping"] = bool(options.early_stopping)  # such sites cannot, so they do not by default
     context.params |= completed  # for the config
     options = replace(options, **completed)
-    folder = configs.make_run_folder(context, options)
-    return Begun(options, graph, channel, folder)
+    return Begun(options, graph, channel, sites, configs.make_run_folder(context, options))
+
+
+def method(options: Options) -> dict[str, Any]:
+    """The rule with its schedule and the stepsize, checked before data is read."""
+    needs_eta = find(options.rule).needs_eta
+    if needs_eta and options.eta is None:
+        raise InputError(f"Rule '{options.rule}' needs a stepsize: give --eta, or use {' or '.join(NO_ETA)}, which need none.")
+    if options.eta is not None:
+        if not needs_eta:
+            raise InputError(f"Rule '{options.rule}' takes no stepsize: leave out --eta.")
+        positive("--eta", options.eta)
+    rule = f"{options.rule}:{options.schedule}" if options.schedule else options.rule
+    variants(rule, [options.eta or 1.0])  # it checks the schedule
+    return {"rule": rule, "eta": options.eta}
 
 
 def prepare(
@@ -73,7 +91,7 @@ def prepare(
     from dnasa.runs.history import Record
     from dnasa.tasks.sources import SourceOptions, checked_summaries, make_source
 
-    options, graph, channel, folder = begun
+    options, folder = begun.options, begun.folder
     first = whole("A seed", options.seed, low=0)
     shared = {
         "steps": options.steps,
@@ -91,15 +109,9 @@ def prepare(
         record = Record(patience=source.patience, checkpoint_every=options.checkpoint_every)
         return source, shared | {"network": network, "evaluate": source.evaluate, "record": record}
 
-    if options.sites is not None and not options.dry_run:
-        silent = make_network(graph, replace(options, dry_run=True), channel)
-        try:
-            check_alone(silent, load, check)
-        except InputError as error:
-            if error.kind:
-                tell_sites(options, error.kind, folder)
-            raise
-    network = make_network(graph, options, channel, folder)
+    if begun.sites is not None and not options.dry_run:
+        check_alone(begun, load, check)
+    network = silent_network(begun) if options.dry_run else make_network(begun)
     progress, warned = set_output(options, network.processes.writes), list[str]()
     try:
         with showing_warnings(warned.append):
@@ -109,11 +121,12 @@ def prepare(
         if folder is not None and folder.journal is not None:
             folder.journal.write(0)
         raise
-    warned += [f"Warning: {sentence}" for sentence in source.warnings]
+    if source.rows is not None:
+        warned += [f"Warning: {sentence}" for sentence in source.rows.warnings]
     names = list(network.processes.names) or source.sites
     if folder is not None:
         folder.warnings = warned
-        folder.config |= {"engine": running.engine} | source.facts | ({"sites": names} if names else {})
+        folder.config |= {"engine": running.engine} | {"model": source.model} | ({"sites": names} if names else {})
     if source.description:
         print_line(source.description)
     for line in warned if network.processes.writes else ():
@@ -121,14 +134,12 @@ def prepare(
     return source, shared | {"progress": progress}
 
 
-def check_alone(
-    silent: "Network", load: Callable[["Network"], tuple["Source", dict[str, Any]]], check: Callable[..., None]
-) -> None:
+def check_alone(begun: Begun, load: Callable[["Network"], tuple["Source", dict[str, Any]]], check: Callable[..., None]) -> None:
     """Find the mistakes of this site before it connects, with a network that sends nothing.
 
     Once the sites would have told each other what their tables hold, an error says nothing: the others' rows may mend it.
     """
-    exchanged = []
+    silent, exchanged = silent_network(begun), list[str]()
 
     def allgather_text(text: str) -> list[str]:
         exchanged.append(text)
@@ -138,41 +149,38 @@ def check_alone(
     try:
         with showing_warnings(lambda line: None):
             source, shared = load(replace(silent, processes=processes))
-    except InputError:
+    except InputError as error:
         if exchanged:
             return
+        if error.kind:
+            tell_sites(begun, error.kind)
         raise
     check(source.problem, **shared)
 
 
-def tell_sites(options: Options, kind: str, folder: "RunFolder | None") -> None:
+def tell_sites(begun: Begun, reason: str) -> None:
     """Tell the other sites that the table of this one is refused, and the kind of reason."""
-    from dnasa.networks.processes import Traffic
     from dnasa.networks.sites import tell_stopped
-    from dnasa.sites.file import read_sites
 
-    print_line(f"Telling the other sites that this one stops, for at most {options.timeout:g} s.")
+    timeout = begun.options.timeout
+    print_line(f"Telling the other sites that this one stops, for at most {timeout:g} s.")
     with suppress(InputError):  # as for a port in use: the table matters more
-        traffic = Traffic() if folder is None else begin_journal(folder, options)
-        tell_stopped(read_sites(options.sites or ""), kind, options.timeout, traffic)
+        tell_stopped(begun.sites, reason, timeout, begin_journal(begun))  # type: ignore[arg-type]
 
 
-def count_nodes(context: typer.Context, options: Options) -> int:
+def count_nodes(context: typer.Context, options: Options, sites: "Sites | None" = None) -> int:
     """The number of nodes: where it is not given, that of the shards; a process among several may see its own alone."""
     from dnasa.data import shards
 
     explicit = "nodes" in configs.explicit(context)
-    if options.sites is not None:
-        from dnasa.sites.file import read_sites
-
-        count = len(read_sites(options.sites).sites)
-        if explicit and options.nodes != count:
-            raise InputError(f"{options.sites} has {count} sites: leave out --nodes.")
-        return count
+    if sites is not None:
+        if explicit and options.nodes != len(sites.sites):
+            raise InputError(f"{options.sites} has {len(sites.sites)} sites: leave out --nodes.")
+        return len(sites.sites)
     one_process = (options.engine or networks.detect()) == "simulated"
     if options.shard_dir is None or explicit or not one_process:
         return options.nodes
-    return shards.count_nodes(options.shard_dir)
+    return len(shards.node_entries(options.shard_dir))
 
 
 def set_output(options: Options, writes: bool | None = None) -> "Progress":
@@ -181,7 +189,9 @@ def set_output(options: Options, writes: bool | None = None) -> "Progress":
         raise InputError("--quiet and --log-json cannot be combined: leave one of them out.")
     writes = networks.launched_rank() == 0 if writes is None else writes
     console.quiet = not writes or options.quiet or options.log_json
-    return "json" if options.log_json else False if options.quiet else None
+    if options.log_json:
+        return "json"
+    return False if options.quiet else None
 
 
 def check_source(options: Options, explicit: Collection[str]) -> None:
@@ -205,28 +215,19 @@ def of_dry_run(options: Options) -> Options:
     return replace(options, steps=min(options.steps, DRY_STEPS), checkpoint_every=None)
 
 
-def make_network(
-    graph: "Topology", options: Options, channel: "Channel | None", folder: "RunFolder | None" = None
-) -> "Network":
-    written = options.rounds or ("1" if options.drop else str(graph.rounds))
-    rounds = int(written) if written.isdecimal() else written
-    if options.dry_run:
-        from dnasa.networks import dry_run
-
-        names, rank = site_names(options) if options.sites else ([], 0)
-        silent = dry_run.connect(graph, rounds, channel, names, rank, options.every)
-        return networks.with_timing(silent, options.late, clock=options.clock)
+def make_network(begun: Begun) -> "Network":
+    options = begun.options
     engine = options.engine or ("sites" if options.sites else networks.detect())
     network = networks.connect(
-        graph,
+        begun.graph,
         engine,
-        rounds,
+        rounds(begun),
         options.timeout if engine == "sites" else None,
         options.device,
-        channel=channel,
+        channel=begun.channel,
         sites=options.sites,
         every=options.every,
-        traffic=begin_journal(folder, options) if folder is not None and engine == "sites" else None,
+        traffic=begin_journal(begun) if engine == "sites" else None,
         late=options.late,
         clock=options.clock,
     )
@@ -234,21 +235,31 @@ def make_network(
     return network
 
 
-def site_names(options: Options) -> tuple[list[str], int]:
-    """The names of the sites, and the place of this one among them."""
-    from dnasa.sites.file import read_sites
+def silent_network(begun: Begun) -> "Network":
+    """A network that sends nothing and counts what it would send."""
+    from dnasa.networks import dry_run
 
-    listed = read_sites(options.sites or "")
-    return [site.name for site in listed.sites], listed.own
+    options, sites = begun.options, begun.sites
+    names, rank = ([], 0) if sites is None else ([site.name for site in sites.sites], sites.own)
+    silent = dry_run.connect(begun.graph, rounds(begun), begun.channel, names, rank, options.every)
+    return networks.with_timing(silent, options.late, clock=options.clock)
 
 
-def begin_journal(folder: "RunFolder", options: Options) -> "Traffic":
+def rounds(begun: Begun) -> int | str:
+    """Mixing rounds per exchange."""
+    written = begun.options.rounds or ("1" if begun.options.drop else str(begun.graph.rounds))
+    return int(written) if written.isdecimal() else written
+
+
+def begin_journal(begun: Begun) -> "Traffic":
     """Begin the audit of this site before it connects; returns what counts its messages."""
     from dnasa.networks.processes import Traffic
     from dnasa.runs.journal import Journal
 
-    names, rank = site_names(options)
-    folder.journal = Journal(folder.path, names[rank], traffic := Traffic(), names)
+    traffic = Traffic()
+    if begun.folder is not None and begun.sites is not None:
+        names = [site.name for site in begun.sites.sites]
+        begun.folder.journal = Journal(begun.folder.path, names[begun.sites.own], traffic, names)
     return traffic
 
 
@@ -266,24 +277,11 @@ def make_channel(options: Options) -> "Channel | None":
     return faulty(options.drop, seed=options.seed)
 
 
-def check_comparison(options: Options) -> list[str]:
-    """Refuse what would fail or have no effect at the end; return the formats of the figures."""
-    from dnasa.comparing.grid import check_axes
-
-    check_axes(split(options.x))
-    if options.latex and options.out is None:
-        raise InputError("--latex writes table.tex into the folder of the run: give --out.")
-    return pictures.formats(options.format, options.style)
-
-
-def best_device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def numbers(text: str) -> list[float]:
     try:
-        return [float(part) for part in split(text)]
+        values = [float(part) for part in split(text)]
     except ValueError:
         raise InputError(f"--etas takes numbers separated by commas, such as 0.1,1,10; not '{text}'.") from None
+    for value in values:
+        positive("Each of --etas", value)
+    return values

@@ -16,7 +16,7 @@ from dnasa.channels.compressed import COMPRESSIONS
 from dnasa.rules.registry import COMPARED, DEFAULT_RULE, RULES
 from dnasa.rules.schedules import ETA
 
-NO_ETA = " and ".join(name for name in RULES if not RULES[name].needs_eta)
+NO_ETA = [name for name in RULES if not RULES[name].needs_eta]
 MEANING = f"Its meaning depends on the schedule: {'; '.join(f'{name} {spec.formula}' for name, spec in ETA.items())}."
 DATA = "digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare"
 MODELS = "linear, mlp:128,64,relu,dropout=0.1, lenet, resnet:16,group, gpt:2,96,64"
@@ -57,7 +57,7 @@ class Options:
         ",".join(COMPARED),
         f"Methods, separated by commas: {', '.join(RULES)}, or rules of plugins; each may name its schedule, as dsgt:cosine.",
     )
-    eta: float | None = basic(None, f"Stepsize, for rules that need one; {NO_ETA} need none. {MEANING}")
+    eta: float | None = basic(None, f"Stepsize, for rules that need one; {' and '.join(NO_ETA)} need none. {MEANING}")
     etas: str = basic("0.01,0.03,0.1,0.3,1,3", f"Stepsizes for the rules that need one, separated by commas. {MEANING}")
     steps: int = basic(1000, "Number of steps.")
     batch: int | None = basic(None, "Samples per node and step. Default: 32 for data, 1 for least squares.")
@@ -103,8 +103,7 @@ class Options:
     )
 
     rounds: str | None = messages(
-        None,
-        "Mixing rounds per exchange, or exact: as many as an exact average needs. Default: 2 on the graph exact, else 1.",
+        None, "Mixing rounds per exchange, or exact: as many as an exact average needs. Default: 2 on the graph exact, else 1."
     )
     every: int = messages(1, "Exchange only at every N-th step.")
     compress: str | None = messages(

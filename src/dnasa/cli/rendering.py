@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dnasa.runs.names import node_name, node_names
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -18,18 +20,10 @@ if TYPE_CHECKING:
     from dnasa.topology import Topology
 
 console = Console()
-COLUMNS = {
-    "step": "step",
-    "train_loss": "training loss",
-    "test_loss": "test loss",
-    "test_accuracy": "test accuracy",
-    "test_rmse": "test RMSE",
-    "test_r2": "test R2",
-    "grad_norm": "gradient norm",
-    "consensus": "consensus",
-    "clock_seconds": "clock (s)",
-    "seconds": "seconds",
-}
+COLUMNS = (  # of a history, those that are printed
+    *("step", "train_loss", "test_loss", "test_accuracy", "test_rmse", "test_r2"),
+    *("grad_norm", "consensus", "clock_seconds", "seconds"),
+)
 
 
 def print_line(text: str) -> None:
@@ -76,7 +70,7 @@ def print_history(rows: "pd.DataFrame", title: str) -> None:
     picks = sorted({round(i * (len(history) - 1) / 5) for i in range(6)} | {*kept})
     instead = {"test_loss": "test_rmse", "seconds": "clock_seconds"}  # columns that make room for others
     columns = [name for name in COLUMNS if name in history and instead.get(name) not in history]
-    print_table(history.iloc[picks][columns].rename(columns=COLUMNS), title)
+    print_table(history.iloc[picks][columns].rename(columns=lambda name: name.replace("_", " ")), title)
 
 
 def kept_steps(history: "pd.DataFrame") -> list[int]:
@@ -119,8 +113,6 @@ def graph_rows(graph: "Topology") -> dict[str, str]:
 
 
 def print_lost_nodes(settings: Mapping[str, Any], sites: Sequence[str] = ()) -> None:
-    from dnasa.runs.names import node_names
-
     for loss in settings.get("lost", []):
         nodes = node_names(sites, loss["nodes"])
         print_line(f"Lost at step {loss['step']}: {nodes} and their data; the others continued.")
@@ -185,8 +177,6 @@ def timing_line(result: "Result") -> str:
 def divergence(step: int, node: Any, remedy: str, sites: Sequence[str] = ()) -> str:
     """`node` is missing where only an evaluation showed it."""
     import pandas as pd
-
-    from dnasa.runs.names import node_name
 
     where = "" if pd.isna(node) else f" at {node_name(sites, int(node))}"
     return f"The run diverged at step {step}{where}: {remedy}."

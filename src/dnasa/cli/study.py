@@ -1,7 +1,7 @@
 """`dnasa study`: a comparison for each problem, graph and partition of a file."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,9 +15,6 @@ from dnasa.core import InputError
 from dnasa.files import make_folder, read_bytes
 from dnasa.rules.registry import DEFAULT_RULE
 from dnasa.runs.own_files import OwnFiles
-
-if TYPE_CHECKING:
-    from dnasa.comparing.study_report import StudyReport
 
 
 @takes("plugin", "trust", "format", "style", "latex", "quiet", "log_json")
@@ -53,20 +50,15 @@ def study(
     if not own.begun and any(folder.iterdir()):
         raise InputError(f"{folder} holds files that are not of a study: choose an empty or a new folder.")
     own.check_free([f"{chosen.figure}.{kind}" for kind in (*kinds, "csv")] + ["table.csv", "table.tex", study_file.COPY])
-    own.begin()
-    report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
     own.save({study_file.COPY: text})
-    print_report(report)
-    figures = {chosen.figure: (report.draw, report.drawn())}
-    latex = {"table.tex": report.latex} if options.latex else {}
-    save_results(folder, figures, report.numbers(), latex, kinds, options.style)
-    if report.numbers()["mean"].isna().all():
-        fail(1, f"Every run diverged: try smaller etas, or add {DEFAULT_RULE}, which needs none.")
-
-
-def print_report(report: "StudyReport") -> None:
+    report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
     titles = report.titles()
     for problem, table in report.tables().items():
         print_table(table, titles[problem])
     for line in (*report.notes(), *report.left_out):
         print_line(line)
+    figures = {chosen.figure: (report.draw, report.drawn())}
+    latex = {"table.tex": report.latex} if options.latex else {}
+    save_results(folder, figures, report.numbers(), latex, kinds, options.style)
+    if report.numbers()["mean"].isna().all():
+        fail(1, f"Every run diverged: try smaller etas, or add {DEFAULT_RULE}, which needs none.")

@@ -17,7 +17,6 @@ from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
     from dnasa.communication import Network
-    from dnasa.comparing.plots import Looks
     from dnasa.problems.supervised import Supervised
     from dnasa.runs.result import Result
     from dnasa.tasks.sources import Source
@@ -67,6 +66,7 @@ def report(
         return _write_page(folder, out)
     if out is not None:
         raise InputError("--out is the file of a page: give --html too.")
+    from dnasa.comparing.plots import label
     from dnasa.comparing.run_table import data_name
     from dnasa.pages.contents import shown_settings, warnings
     from dnasa.runs.folder import RunFolder
@@ -75,11 +75,12 @@ def report(
 
     result, run = Result.load(folder), RunFolder(folder, resume=True)
     measured = evaluation.read(folder)
-    options = configs.without_unused(configs.options_of(run.config))
-    print_table(shown_settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}")
+    options = configs.without_unused(run.options)
+    print_table(shown_settings(run, options), f"{data_name(options)}, {run.state}, in {folder}")
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
-        rendering.print_history(some, _variant(dict(zip(keys, values, strict=True)), run.looks))
+        variant: Any = dict(zip(keys, values, strict=True))
+        rendering.print_history(some, label(**variant, stored=run.looks))
     rendering.print_kept(result)
     rendering.print_lost_nodes(result.settings, run.sites)
     for line in warnings(folder):
@@ -97,33 +98,14 @@ def _write_page(folder: Path, file: Path | None) -> None:
         file = folder / "report.html"
         OwnFiles(folder).save({file.name: page})
     else:
-        _write_output(file, page)
+        write_output(file, page)
     print_line(f"Saved {file}, to be opened in a browser.")
-
-
-def _write_output(file: Path, content: bytes) -> None:
-    try:
-        write_output(file, content)
-    except OSError as error:
-        raise InputError(f"Cannot write {file}: {error.strerror}. Choose another file.") from error
-
-
-def _variant(values: dict[str, Any], looks: "Looks") -> str:
-    """Rule, schedule and stepsize in words."""
-    from dnasa.comparing.plots import title
-
-    rule = title(str(values.pop("rule", "run")), looks)
-    return ", ".join([rule, *(f"{name} {value}" for name, value in values.items() if value == value)])
 
 
 @takes("trust")
 def predict(
     folder: Folder,
     file: Annotated[Path, typer.Argument(help="Rows like those the model was trained on.")],
-    id_column: Annotated[
-        str | None,
-        typer.Option(help="Column that names the rows, for the first column of the predictions. Default: as in training."),
-    ] = None,
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions. Default: they are printed.")] = None,
     *,
     options: Options,
@@ -135,25 +117,24 @@ def predict(
     if out is not None and out.exists() and out.resolve().is_relative_to(file.resolve()):
         raise InputError(f"--out would replace the rows in {file}: choose another file.")
     model = load(folder, options.trust)
-    table = predict_file(model, file, id_column=id_column)
+    table = predict_file(model, file)
     text = as_csv(table)
     if out is None:
         sys.stdout.write(text)
     else:
-        _write_output(out, text.encode())
+        write_output(out, text.encode())
         print_line(f"Saved {len(table):,} predictions in {out}.")
 
 
 @takes("trust")
 def export(
-    folder: Folder,
-    onnx: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")],
-    options: Options,
+    folder: Folder, onnx: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")], options: Options
 ) -> None:
     """Export the trained model of a run to ONNX; the file is checked with onnxruntime."""
     from dnasa.trained import load
-    from dnasa.trained.onnx import export as write_onnx
+    from dnasa.trained.onnx import export as to_onnx
 
     model = load(folder, options.trust)
-    difference = write_onnx(model, onnx)
+    content, difference = to_onnx(model)
+    write_output(onnx, content)
     print_line(f"Saved {onnx}. Its outputs differ from ours by at most {difference:.2g} (onnxruntime, 64 rows).")

@@ -8,7 +8,7 @@ import pandas as pd
 
 from dnasa.comparing import drawing, latex, tables, tuning
 from dnasa.comparing.plots import label
-from dnasa.comparing.statistics import VARIANT, curves, differences, final, over_seeds, with_eta
+from dnasa.comparing.statistics import VARIANT, curves, differences, final, labeled, over_seeds
 from dnasa.comparing.tuning import Selection
 from dnasa.rules.registry import Variant
 from dnasa.runs.result import html_table
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison"]
 
-MOST_EXTENSIONS = 8  # stepsizes of a rule beyond its grid
 AXES = {"steps": "step", "epochs": "epochs", "samples": "samples", "bytes": "mb_per_node"}  # columns that curves have
 
 
@@ -35,7 +34,6 @@ class Comparison:
         selection: The metric and the seeds that stepsizes are chosen on, and the seeds that are reported.
         choice: The chosen stepsize of each rule and schedule.
         x: What curves are drawn against; empty: steps, and bytes too where methods send different amounts.
-        extend: Whether the grid was to be extended.
         settings: The settings of the grid's run.
         rank: The rank of this process.
     """
@@ -45,18 +43,14 @@ class Comparison:
     selection: Selection
     choice: pd.DataFrame
     x: tuple[str, ...] = ()
-    extend: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     rank: int = 0
 
     def __repr__(self) -> str:
-        """One line; `table` has the results."""
         return f"Comparison of {', '.join(dict.fromkeys(self.choice.rule))} by {self.metric}"
 
     def _repr_html_(self) -> str:
         return html_table(self.table(), " ".join(self.notes()))
-
-    # ------------------------------------------------------------ numbers
 
     @property
     def all_diverged(self) -> bool:
@@ -69,13 +63,10 @@ class Comparison:
 
     def _chosen(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows of the chosen variants and the reported seeds, in the order of the choice."""
+        reported = rows[rows.seed.isin(self.selection.reported)]
         keys = self.choice[list(VARIANT)].assign(order=range(len(self.choice)))
-        some = rows[rows.seed.isin(self.selection.reported)].merge(keys, on=list(VARIANT), how="inner")
-        return some.sort_values("order", kind="stable").drop(columns="order").reset_index(drop=True)
-
-    def reported(self) -> pd.DataFrame:
-        """The evaluation of the answer of each chosen variant and reported seed."""
-        return self._chosen(final(self.history))
+        ordered = reported.merge(keys, on=list(VARIANT)).sort_values("order", kind="stable")
+        return ordered.drop(columns="order").reset_index(drop=True)
 
     def summary(self, metric: str | None = None) -> pd.DataFrame:
         """The mean and spread of each chosen variant over the seeds, and its paired difference to the best.
@@ -83,7 +74,7 @@ class Comparison:
         Args:
             metric: Another metric than the one compared.
         """
-        return differences(self.reported(), metric or self.metric)
+        return differences(self._chosen(final(self.history)), metric or self.metric)
 
     def curves(self) -> pd.DataFrame:
         """The mean of each chosen variant over the seeds, and their range, at every evaluation; smoothed.
@@ -91,17 +82,14 @@ class Comparison:
         Besides `step`, it has a column for everything that curves are drawn against; for bytes `mb_per_node`, the MB that a
         node has sent.
         """
-        rows = self._chosen(with_sent(self.history))
-        by_column = {column: curves(rows, self.metric, column, smooth=True) for column in self._columns()}
-        table = next(iter(by_column.values())).drop(columns="x")
-        return table.assign(**{column: each.x for column, each in by_column.items()})
+        return curves(self._chosen(with_sent(self.history)), self.metric, self._columns(), smooth=True)
 
     @property
     def axes(self) -> tuple[str, ...]:
         """What curves are drawn against."""
-        amounts = self.sent().dropna()
-        differ = len(amounts) > 1 and amounts.max() > 1.01 * amounts.min()
-        return self.x or (("steps", "bytes") if differ else ("steps",))
+        if self.x:
+            return self.x
+        return ("steps", "bytes") if amounts_differ(self.sent()) else ("steps",)
 
     def _columns(self) -> list[str]:
         return [AXES[name] for name in self.axes]
@@ -110,11 +98,11 @@ class Comparison:
         """The results of all stepsizes on the reported seeds."""
         runs = final(self.history)
         table = over_seeds(runs[runs.seed.isin(self.selection.reported)], self.metric)
-        keys = self.choice[list(VARIANT)].assign(chosen=True)
-        order = self.choice[["rule", "schedule"]].assign(order=range(len(self.choice)))
-        merged = table.merge(keys, on=list(VARIANT), how="left").merge(order, on=["rule", "schedule"])
-        merged = merged.assign(chosen=merged.chosen.eq(True)).sort_values(["order", "eta"], ignore_index=True)
-        return merged.drop(columns="order")
+        choice = self.choice[list(VARIANT)].assign(order=range(len(self.choice)))
+        merged = table.merge(choice, on=["rule", "schedule"], suffixes=("", "_chosen"))
+        chosen = merged.eta.eq(merged.eta_chosen) | merged.eta.isna()
+        ordered = merged.assign(chosen=chosen).sort_values(["order", "eta"], ignore_index=True)
+        return ordered.drop(columns=["order", "eta_chosen"])
 
     def sent(self) -> pd.Series:
         """The MB that a node sent in the longest run of each chosen variant: the mean over the nodes."""
@@ -123,8 +111,6 @@ class Comparison:
             return pd.Series(dtype=float)
         most = rows.groupby(["rule", "schedule"]).mb_per_node.max()
         return most.reindex(pd.MultiIndex.from_frame(self.choice[["rule", "schedule"]]))
-
-    # ------------------------------------------------------------ figures and tables
 
     def draw_curves(self) -> "Figure":
         """The figure of `curves`: a pair of axes for each of `axes`, side by side."""
@@ -137,22 +123,25 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """One row for each rule and schedule, as text."""
         runs = over_seeds(final(self.history), self.metric)
-        summaries = {name: self.summary(name) for name in self._metrics()}
+        summaries = {metric: self.summary(metric) for metric in self._metrics()}
         rows = []
         for i, row in self.choice.iterrows():
             variant = Variant(row.rule, row.schedule, None if pd.isna(row.eta) else float(row.eta))
-            same = runs[(runs.rule == row.rule) & (runs.schedule == row.schedule)]
-            chosen = tables.number(self.selection.metric, row.value, 4) + (f" ({row.edge} tried)" if row.edge else "")
+            grid = runs[(runs.rule == row.rule) & (runs.schedule == row.schedule)]
+            chosen = "not tuned"
+            if len(grid) > 1:
+                at_edge = f" ({row.edge} tried)" if row.edge else ""
+                chosen = tables.number(self.selection.metric, row.value, 4) + at_edge
             cells = {
                 "method": label(row.rule, row.schedule),
                 "stepsize": variant.formula or tuning.eta_text(row.eta),
-                f"chosen by {tables.metric_name(self.selection.metric)}": chosen if len(same) > 1 else "not tuned",
+                f"chosen by {tables.metric_name(self.selection.metric)}": chosen,
             }
-            for name, some in summaries.items():
-                cells[tables.metric_name(name)] = tables.with_spread(name, some.iloc[i])
-                if name == self.metric:
-                    cells["difference to the best"] = tables.with_interval(name, some.iloc[i])
-            rows.append(cells | {"diverged at": tuning.diverged_text(same)})
+            for metric, summary in summaries.items():
+                cells[tables.metric_name(metric)] = tables.with_spread(metric, summary.iloc[i])
+                if metric == self.metric:
+                    cells["difference to the best"] = tables.with_interval(metric, summary.iloc[i])
+            rows.append(cells | {"diverged at": tuning.diverged_text(grid)})
         return pd.DataFrame(rows)
 
     def _metrics(self) -> list[str]:
@@ -169,19 +158,18 @@ class Comparison:
             title: What was run, for the caption.
             name: The table is referred to as tab:name.
         """
-        methods = [(row.rule, row.schedule) for row in self.choice.itertuples()]
-        columns = [latex.methods(methods)]
+        columns = {latex.METHOD: latex.methods([(row.rule, row.schedule) for row in self.choice.itertuples()])}
         if self.choice.eta.notna().any():
-            columns.append(latex.stepsizes(self.choice.eta.astype(float).tolist(), [bool(edge) for edge in self.choice.edge]))
+            columns[latex.ETA] = latex.stepsizes(self.choice)
         for metric in self._metrics():
-            rows = self.summary(metric)
-            columns.append(latex.results(latex.heading(metric), metric, rows))
-            if metric == self.metric:
-                columns += [*latex.sent(self.sent()), *latex.intervals(metric, rows)]
+            summary = self.summary(metric)
+            columns[latex.heading(metric)] = latex.results(metric, summary)
+            if metric == self.metric and amounts_differ(self.sent()):
+                columns[latex.MEGABYTES] = latex.sent(self.sent())
+            if metric == self.metric and summary.difference_low.notna().any():
+                columns[latex.INTERVAL] = latex.intervals(metric, summary)
         caption = latex.caption(self.metric, title, len(self.selection.reported), columns, self.choice)
         return latex.table(columns, caption, name, self.notes())
-
-    # ------------------------------------------------------------ notes
 
     def notes(self) -> list[str]:
         """What the table says, and whether a best stepsize may lie beyond its grid."""
@@ -192,17 +180,21 @@ class Comparison:
         lines = [f"{chosen}; results are those on {where}, {spread}."]
         if count > 1:
             lines.append("Differences are paired by seed, with their 95 % confidence interval (t distribution).")
-        remedy = "give a grid around it with --etas" if self.extend else "--extend continues the grid"
-        edges = [
-            f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid, and the best "
-            f"may lie beyond: {remedy}."
-            for row in self.choice[self.choice.edge != ""].itertuples()
-        ]
-        return lines + tables.baseline(self.settings) + edges
+        lines += tables.baseline(self.settings)
+        for row in self.choice[self.choice.edge != ""].itertuples():
+            lines.append(
+                f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid, and the "
+                f"best may lie beyond: --extend continues the grid, --etas gives another."
+            )
+        return lines
 
 
 def with_sent(history: pd.DataFrame) -> pd.DataFrame:
     """Add a column with the MB that a node has sent: the mean over the nodes."""
     if not {"bytes", "nodes"} <= {*history}:
-        return with_eta(history)
-    return with_eta(history).assign(mb_per_node=history.bytes / history.nodes / 1e6)
+        return labeled(history)
+    return labeled(history).assign(mb_per_node=history.bytes / history.nodes / 1e6)
+
+
+def amounts_differ(amounts: pd.Series) -> bool:
+    return bool(amounts.max() > 1.01 * amounts.min())

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from dnasa.checks import choose
-from dnasa.communication import Network
+from dnasa.checks import as_list, choose, distinct, seed_list
+from dnasa.communication import Network, Processes
 from dnasa.comparing import tuning
-from dnasa.comparing.comparison import AXES, MOST_EXTENSIONS, Comparison
-from dnasa.comparing.statistics import final, with_eta
+from dnasa.comparing.comparison import AXES, Comparison
+from dnasa.comparing.statistics import final, labeled
 from dnasa.core import InputError, Interrupted
 from dnasa.engine.loop import solve
-from dnasa.engine.plan import as_list, distinct
 from dnasa.files import fits
 from dnasa.rules.registry import COMPARED, Variant, check_used, find, variants
 from dnasa.runs.folder import RunFolder
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["compare"]
 
 ENDED = ("done", "diverged")  # states of a part that is not run again
-METRICS = (  # the first one available is compared; never the consensus: where nothing moves, it is perfect
-    *("test_accuracy", "test_rmse"),
-    *("test_loss", "train_loss", "grad_norm"),
-)
+# the first one available is compared; never the consensus: where nothing moves, it is perfect
+METRICS = ("test_accuracy", "test_rmse", "test_loss", "train_loss", "grad_norm")
+COUNTS = ("epochs", "samples", "bytes", "messages", "seconds", "eta")  # columns that are no metrics
+MOST_EXTENSIONS = 8  # stepsizes of a rule beyond its grid
 RECORD = Record()
 SCHEDULE = "diminishing"  # of rules with a stepsize that name none: a stepsize then means the same in all of them
 
@@ -83,29 +82,29 @@ def compare(
         print(comparison.table())
         ```
     """
-    seeds = distinct("seed", as_list(seed))
+    seeds = seed_list(seed)
     axes = check_axes(as_list(x))
-    wanted = grid_of(rules, etas, schedule, extend)
-    others = _other_seeds(problem, wanted, metric, seeds)
+    grid = grid_of(rules, etas, schedule, extend)
+    others = _other_seeds(problem, grid, metric, seeds)
     folder = RunFolder(folder) if isinstance(folder, (str, Path)) else folder
-    runner = GridRunner(problem, network, folder, {"steps": steps, "seed": [*seeds, *others], **options})
-    if runner.processes is None and not (folder and folder.resume):
-        check_metric(problem, network, wanted[0], metric, axes, record, **options)
-    first = runner.solve("", wanted, record)
+    runner = GridRunner(problem, network, folder, record, {"steps": steps, "seed": [*seeds, *others], **options})
+    in_one_process = not isinstance(network, Network) or network.simulated
+    if in_one_process and not (folder and folder.resume):
+        check_metric(problem, network, grid[0], metric, axes, record, **options)
+    first = runner.solve("", grid)
     compared = check_row(first.history, metric, axes)
     selection = tuning.select(list(first.history), compared, seeds, others)
-    histories = [with_eta(first.history)]
-    for number in range(1, MOST_EXTENSIONS + 2):
-        history = pd.concat(histories, ignore_index=True)
-        choice = tuning.chosen(final(history), selection)
-        beyond = tuning.extension(history, choice) if extend and number <= MOST_EXTENSIONS else []
-        if not (more := runner.agree(beyond)):
+    history = labeled(first.history)
+    choice = tuning.chosen(final(history), selection)
+    limit = MOST_EXTENSIONS if extend else 0
+    for number in range(1, limit + 1):
+        beyond = runner.agree(tuning.extension(history, choice))
+        if not beyond:
             break
-        histories.append(with_eta(runner.solve(f"extension-{number}", more, record).history))
-    return Comparison(history, compared, selection, choice, axes, extend, first.settings, first.rank)
-
-
-# ---------------------------------------------------------------- what is run
+        more = runner.solve(f"extension-{number}", beyond).history
+        history = pd.concat([history, labeled(more)], ignore_index=True)
+        choice = tuning.chosen(final(history), selection)
+    return Comparison(history, compared, selection, choice, axes, first.settings, first.rank)
 
 
 def check_axes(names: Sequence[str]) -> tuple[str, ...]:
@@ -122,49 +121,36 @@ def grid_of(
     extend: bool = False,
 ) -> list[Variant]:
     """Every rule with each of its stepsizes, as `compare` takes them."""
-    wanted = []
+    grid = []
     for rule in distinct("rule", list(rules)):
-        grid = distinct("eta", list(etas.get(rule, ()) if isinstance(etas, Mapping) else etas))
-        if extend and len(grid) == 1:
+        stepsizes = distinct("eta", list(etas.get(rule, ()) if isinstance(etas, Mapping) else etas))
+        if extend and len(stepsizes) == 1:
             raise InputError("Extending a grid needs its factor: give at least two stepsizes (--etas).")
-        wanted += variants(rule, grid, schedule_of(rule, schedule))
-    check_used(schedule, wanted)
-    return wanted
+        grid += variants(rule, stepsizes, schedule_of(rule, schedule))
+    check_used(schedule, grid)
+    return grid
 
 
 def schedule_of(rule: str, schedule: str | None = None) -> str | None:
     """The schedule with which a rule is compared; None: the one it names, or its default."""
-    method = None if ":" in rule else find(rule)
-    if method is None or (method.needs_eta and schedule):
+    if ":" in rule:
         return schedule
-    wanted = schedule or (SCHEDULE if method.needs_eta else None)
-    return wanted if wanted in method.schedules else None
+    method = find(rule)
+    if not method.needs_eta:
+        return schedule if schedule in method.schedules else None
+    if schedule is None and SCHEDULE not in method.schedules:
+        return None
+    return schedule or SCHEDULE
 
 
-def _other_seeds(problem: "Problem", wanted: Sequence[Variant], metric: str | None, seeds: Sequence[int]) -> list[int]:
+def _other_seeds(problem: "Problem", grid: Sequence[Variant], metric: str | None, seeds: Sequence[int]) -> list[int]:
     """Seeds to choose stepsizes on where there are no validation rows: as many as are reported, but different."""
-    tuned = len({variant[:2] for variant in wanted}) < len(wanted)
-    validated = bool(getattr(problem, "validation", ())) and (metric or "test_").startswith("test_")
+    is_tuned = len({(variant.rule, variant.schedule) for variant in grid}) < len(grid)
+    is_validated = bool(getattr(problem, "validation", ())) and (metric or "test_").startswith("test_")
+    if not is_tuned or is_validated:
+        return []
     after = max(seeds) + 1
-    return list(range(after, after + len(seeds))) if tuned and not validated else []
-
-
-# ---------------------------------------------------------------- metrics and axes
-
-
-def metric_in(row: Mapping[str, Any], metric: str | None) -> str:
-    """The metric of this name in a row of a history, or the default."""
-    if metric is None and (known := [name for name in METRICS if name in row]):
-        return known[0]
-    if metric is None:
-        raise InputError(
-            "This problem has no loss to compare by: give Custom a loss or full_gradient, or evaluate and metric='...'."
-        )
-    if not isinstance(row.get(metric), float):
-        counts = ("epochs", "samples", "bytes", "messages", "seconds", "eta")
-        known = [name for name, value in row.items() if isinstance(value, float) and name not in counts]
-        raise InputError(f"There is no metric '{metric}' to compare by. This run has: {', '.join(known)}.")
-    return metric
+    return list(range(after, after + len(seeds)))
 
 
 def check_row(history: pd.DataFrame, metric: str | None, x: Sequence[str]) -> str:
@@ -173,7 +159,17 @@ def check_row(history: pd.DataFrame, metric: str | None, x: Sequence[str]) -> st
     for name in x:
         if name not in row and name != "steps":
             raise InputError(f"These runs have no {name}: choose another x.")
-    return metric_in(row, metric)
+    if metric is None:
+        known = [name for name in METRICS if name in row]
+        if not known:
+            raise InputError(
+                "This problem has no loss to compare by: give Custom a loss or full_gradient, or evaluate and metric='...'."
+            )
+        return known[0]
+    if not isinstance(row.get(metric), float):
+        known = [name for name, value in row.items() if isinstance(value, float) and name not in COUNTS]
+        raise InputError(f"There is no metric '{metric}' to compare by. This run has: {', '.join(known)}.")
+    return metric
 
 
 def check_metric(
@@ -186,12 +182,10 @@ def check_metric(
     **options: Any,
 ) -> None:
     """Take one step, before a folder is made: only a run shows which metrics and axes there are."""
-    if metric is not None or not {*x} <= {"steps"}:
-        short = options | {"steps": 1, "progress": False, "evaluate": None, "record": Record(metrics=record.metrics)}
-        check_row(solve(problem, network, [variant], **short).history, metric, x)
-
-
-# ---------------------------------------------------------------- parts
+    if metric is None and set(x) <= {"steps"}:
+        return
+    short = options | {"steps": 1, "progress": False, "evaluate": None, "record": Record(metrics=record.metrics)}
+    check_row(solve(problem, network, [variant], **short).history, metric, x)
 
 
 @dataclass(frozen=True)
@@ -201,46 +195,43 @@ class GridRunner:
     problem: "Problem"
     network: "Network | Topology | str"
     folder: RunFolder | None
+    record: Record
     options: dict[str, Any]
 
     @property
-    def processes(self) -> Network | None:
-        return self.network if isinstance(self.network, Network) and not self.network.simulated else None
+    def processes(self) -> Processes:
+        return self.network.processes if isinstance(self.network, Network) else Processes()
 
-    @property
-    def rank(self) -> int:
-        return self.processes.rank if self.processes else 0
-
-    def agree(self, wanted: list[Variant]) -> list[Variant]:
+    def agree(self, grid: list[Variant]) -> list[Variant]:
         """Use the variants of the first process everywhere: their last bits may differ between processes."""
-        return [Variant(*entry) for entry in self._of_first_process(wanted)]
+        return [Variant(*entry) for entry in self._of_first_process(grid)]
 
     def _of_first_process(self, value: Any) -> Any:
-        return value if self.processes is None else self.processes.processes.allgather_json(value, lambda each: each)[0]
+        return self.processes.allgather_json(value, lambda each: each)[0]
 
-    def solve(self, name: str, wanted: Sequence[Variant], record: Record) -> Result:
+    def solve(self, name: str, grid: Sequence[Variant]) -> Result:
         """Run the part of this name, or read it if it has ended; the grid has no name, and the folder itself holds it."""
-        part = self._part(name)
+        part = self._part(name) if name else self.folder
         if part is not None and part.resume and part.state in ENDED:
-            return replace(Result.load(part.path), rank=self.rank)
+            return replace(Result.load(part.path), rank=self.processes.rank)
         try:
-            return solve(self.problem, self.network, list(wanted), folder=part, record=record, **self.options)
+            return solve(self.problem, self.network, list(grid), folder=part, record=self.record, **self.options)
         except Interrupted as error:
             assert self.folder is not None
-            what = str(error).partition(";")[0]
-            how = "the same command" if self.folder.resume else f"dnasa resume {self.folder.path}"
-            raise Interrupted(f"{what}; continue with: {how}") from error
+            reason = str(error).partition(";")[0]
+            command = "the same command" if self.folder.resume else f"dnasa resume {self.folder.path}"
+            raise Interrupted(f"{reason}; continue with: {command}") from error
 
     def _part(self, name: str) -> RunFolder | None:
-        if self.folder is None or not name:
-            return self.folder
+        if self.folder is None:
+            return None
         path = self.folder.own.inside(f"{name}/{LIST}").parent
         begun = self._of_first_process((path / "config.json").exists())
-        if self.rank == 0:
+        if self.processes.rank == 0:
             try:
                 self.folder.own.claim([f"{name}/{LIST}"])
             except OSError as error:
                 raise InputError(f"Cannot use {self.folder.path}: {error}. Choose another folder.") from error
-        of_grid = self.folder.config["run"] if fits(self.folder.config, {"run": dict}) else {}
-        facts = {key: value for key, value in of_grid.items() if key != "rule"}
+        facts = dict(self.folder.config["run"]) if fits(self.folder.config, {"run": dict}) else {}
+        facts.pop("rule", None)
         return RunFolder(path, {"part_of": self.folder.path.name, "run": facts}, resume=begun)

@@ -51,14 +51,8 @@ NARROW = 2  # inches, below which a horizontal axis has fewer ticks
 HISTORY = ("test_loss", "train_loss", "test_accuracy", "test_rmse", "grad_norm", "consensus")
 MAX_PANELS = 8  # of a history
 MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
-PALETTE = (  # matplotlib's tab10 and tab20b
-    "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf "
-    "#393b79 #5254a3 #6b6ecf #9c9ede #637939 #8ca252 #b5cf6b #cedb9c #8c6d31 #bd9e39 "
-    "#e7ba52 #e7cb94 #843c39 #ad494a #d6616b #e7969c #7b4173 #a55194 #ce6dbd #de9ed6"
-).split()
+PALETTE = "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf".split()  # matplotlib's tab10
 MAX_ARROWS = 1000  # edges of a directed graph beyond which arrowheads are too small to see
-
-# ---------------------------------------------------------------- names and looks
 
 Looks = Mapping[str, Look]  # of rules that may not be registered here, as a run folder has stored them
 NONE: Looks = {}
@@ -87,9 +81,10 @@ def label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1, sto
 
 def names_of(variants: Sequence[Sequence[Any]]) -> list[str]:
     """The label of each line; in print only the rule, where that distinguishes them."""
-    names, rules = [label(*variant) for variant in variants], [label(variant[0]) for variant in variants]
-    chosen = rules if current().printed and len({*rules}) == len(rules) else names
-    return [name.replace("eta =", r"$\eta$ =") for name in chosen]
+    rules = [label(rule) for rule, *_ in variants]
+    if current().printed and len({*rules}) == len(rules):
+        return rules
+    return [label(*variant).replace("eta =", r"$\eta$ =") for variant in variants]
 
 
 def axis_name(metric: str) -> str:
@@ -114,11 +109,8 @@ def colors(rules: Iterable[str], stored: Looks = NONE) -> dict[str, str]:
 def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
     """Color, dash and marker of each line: no two lines have the same look, even for the same rule."""
     names = [f"{rule}, no. {i}" if rule in rules[:i] else rule for i, rule in enumerate(rules)]
-    chosen, kinds = colors(names), zip(cycle(DASHES), cycle(MARKERS), strict=False)
-    return [{"color": chosen[name], "linestyle": dash, "marker": m} for name, (dash, m) in zip(names, kinds, strict=False)]
-
-
-# ---------------------------------------------------------------- panels
+    looks = zip(colors(names).values(), cycle(DASHES), cycle(MARKERS), strict=False)
+    return [{"color": color, "linestyle": dash, "marker": marker} for color, dash, marker in looks]
 
 
 def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4) -> "tuple[Figure, np.ndarray]":
@@ -193,16 +185,14 @@ def legend_below(figure: "Figure", note: str = "") -> None:
         handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
     if not handles:
         return
-    size = current().font / 72  # inches
-    entry = size * (5 + 0.45 * max(map(len, handles)))
-    rows = ceil(len(handles) / max(1, int(figure.get_figwidth() / entry)))
-    columns = ceil(len(handles) / rows)
-    figure.set_figheight(figure.get_figheight() + 1.6 * size * (rows + bool(note)))
-    words: Any = {"fontsize": 72 * size, "title": note or None, "title_fontsize": 72 * size}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, **words)
-
-
-# ---------------------------------------------------------------- curves
+    font = current().font
+    inches = font / 72
+    widest_entry = inches * (5 + 0.45 * max(map(len, handles)))
+    rows = ceil(len(handles) / max(1, int(figure.get_figwidth() / widest_entry)))
+    lines = rows + 1 if note else rows
+    figure.set_figheight(figure.get_figheight() + 1.6 * inches * lines)
+    words: Any = {"fontsize": font, "title": note or None, "title_fontsize": font, "ncols": ceil(len(handles) / rows)}
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", **words)
 
 
 def drawable(values: Any) -> Any:
@@ -216,23 +206,26 @@ def shown(table: "pd.DataFrame") -> "pd.DataFrame":
     return table.assign(**drawable(table[["mean", "low", "high"]].astype(float)))
 
 
-def draw_curve(axis: "Axes", rows: "pd.DataFrame", label: str, band: bool = True, shift: float = 0.0, **style: Any) -> None:
-    """The mean over the seeds and the band between the smallest and the largest.
+def draw_curve(
+    axis: "Axes", rows: "pd.DataFrame", x: str, label: str, band: bool = True, shift: float = 0.0, **style: Any
+) -> None:
+    """The mean over the seeds against column `x`, and the band between the smallest and the largest.
 
     The curve ends with a cross where the first run diverged, since the mean of the others would be too good. `rows` are of
     `shown(statistics.curves())`; the markers are shifted by a part of their distance, so that those of curves differ.
     """
-    x, mean, diverged = rows.x.astype(float), rows["mean"], rows.diverged.max()
+    mean, diverged = rows["mean"], rows.diverged.max()
     if diverged:
         label += f" ({diverged} of {rows.runs.max()} diverged)"
     distance = max(1, int(mean.count()) // current().marked)
-    looks: Any = {"ms": current().marker, "markevery": (int(shift * distance), distance)} | style
-    (line,) = axis.plot(x, mean, label=label, **looks)
+    markers: Any = {"ms": current().marker, "markevery": (int(shift * distance), distance)}
+    (line,) = axis.plot(rows[x], mean, label=label, **markers, **style)
     if band and rows.runs.max() > 1:
-        axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=0.15, linewidth=0)
+        axis.fill_between(rows[x], rows.low, rows.high, color=line.get_color(), alpha=0.15, linewidth=0)
     if diverged:
+        last = rows[mean.notna()].tail(1)
         cross: Any = {"marker": "x", "ms": 8, "mew": 2, "linestyle": "", "label": "_diverged"}
-        axis.plot(x[mean.notna()].iloc[-1:], mean.dropna().iloc[-1:], color=line.get_color(), **cross)
+        axis.plot(last[x], last["mean"], color=line.get_color(), **cross)
 
 
 def draw_history(history: "pd.DataFrame") -> "Figure":
@@ -241,38 +234,39 @@ def draw_history(history: "pd.DataFrame") -> "Figure":
     Args:
         history: The history of a `Result`.
     """
-    metrics, keys = _metrics(history), [*statistics.VARIANT, "number"]
+    metrics = [] if history.empty else _metrics(history)
     figure, axes = panel_list(len(metrics), max(2, ceil(len(metrics) / 2)))
-    rows = _numbered(history) if metrics else history
-    for axis, metric in zip(axes, metrics, strict=False):
-        some = rows[rows.step > 0] if metric == "consensus" else rows
-        lines = list(shown(statistics.curves(some, metric, keys=keys)).groupby(keys, sort=False, dropna=False))
-        names, few = names_of([variant for variant, _ in lines]), len(lines) <= MAX_LEGEND
-        for name, style, (_, points) in zip(names, styles([str(rule) for (rule, *_), _ in lines]), lines, strict=True):
-            draw_curve(axis, points, name, few, **(style if few else style | {"marker": ""}))
-        log = metric not in LINEAR if metric in LABELS else not (rows[metric] <= 0).any()
-        finish(axis, "step", axis_name(metric), log)
-    if metrics and few:
+    if not metrics:
+        return figure
+    rows = statistics.labeled(history)
+    runs = rows.groupby([*statistics.VARIANT, "seed"], dropna=False).run
+    rows = rows.assign(number=runs.rank("dense").astype(int))  # tells runs with the same label apart
+    few = len(rows[[*statistics.VARIANT, "number"]].drop_duplicates()) <= MAX_LEGEND
+    for axis, metric in zip(axes, metrics, strict=True):
+        _draw_metric(axis, rows, metric, few)
+    if few:
         legend_below(figure)
     return figure
 
 
+def _draw_metric(axis: "Axes", rows: "pd.DataFrame", metric: str, few: bool) -> None:
+    """A panel of a history; many lines have no bands and markers."""
+    keys = [*statistics.VARIANT, "number"]
+    after_start = rows[rows.step > 0] if metric == "consensus" else rows  # which begins with 0
+    lines = list(shown(statistics.curves(after_start, metric, keys=keys)).groupby(keys, sort=False, dropna=False))
+    variants = [variant for variant, _ in lines]
+    looks = styles([str(rule) for rule, *_ in variants])
+    for name, line_style, (_, points) in zip(names_of(variants), looks, lines, strict=True):
+        draw_curve(axis, points, "step", name, band=few, **(line_style if few else line_style | {"marker": ""}))
+    log = metric not in LINEAR if metric in LABELS else not (rows[metric] <= 0).any()
+    finish(axis, "step", axis_name(metric), log)
+
+
 def _metrics(history: "pd.DataFrame") -> list[str]:
     """The metrics with panels: of the losses, that of the test rows where there is one."""
-    if history.empty:
-        return []
     known = [name for name in HISTORY if name in history and (name != "train_loss" or "test_loss" not in history)]
     extra = [name for name in history if name not in LABELS and name not in COLUMNS and history[name].dtype.kind == "f"]
     return [*known, *extra][:MAX_PANELS]
-
-
-def _numbered(history: "pd.DataFrame") -> "pd.DataFrame":
-    """Number runs that have the same label."""
-    rows = statistics.labelled(history)
-    return rows.assign(number=rows.groupby([*statistics.VARIANT, "seed"], dropna=False).run.rank("dense").astype(int))
-
-
-# ---------------------------------------------------------------- graphs
 
 
 def draw_topology(axis: "Axes", topology: "Topology") -> None:
@@ -282,14 +276,15 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
         axis: Where to draw.
         topology: The graph.
     """
-    graph, n, places = topology.graph, topology.nodes, _positions(topology.name, topology.nodes)
+    graph, n = topology.graph, topology.nodes
+    places = _positions(topology.name, n)
     size = max(4, 2400 / max(n, 12))
-    weights = np.array([graph.edges[edge]["weight"] for edge in graph.edges])
+    weights = np.array([weight for *_, weight in graph.edges.data("weight")])
     style: Any = {"edge_color": "#555555", "width": 0.5 + 2 * weights / weights.max(initial=1e-9), "alpha": 0.8}
-    if graph.is_directed():
-        style["arrows"] = graph.number_of_edges() <= MAX_ARROWS
-        if style["arrows"]:
-            style |= {"node_size": size, "connectionstyle": "arc3,rad=0.12"}  # curved: both directions can be seen
+    if graph.is_directed() and len(weights) <= MAX_ARROWS:
+        style |= {"arrows": True, "node_size": size, "connectionstyle": "arc3,rad=0.12"}  # curved: shows both directions
+    elif graph.is_directed():
+        style |= {"arrows": False}
     nx.draw_networkx_edges(graph, places, ax=axis, **style)
     nx.draw_networkx_nodes(graph, places, ax=axis, node_color="#d62728", node_size=size)
     words = (topology.name, topology.parameters, f"$n$ = {n}", rf"$\rho$ = {topology.rho:.3f}")
@@ -299,21 +294,15 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
 
 
 def _positions(name: str, n: int) -> dict[int, Any]:
-    """The positions of the nodes in a drawing of a graph with this name."""
-    rows = {"ladder": 2, "path": 1}.get(name)
-    if name in ("grid", "torus"):
-        from dnasa.topology import squarest
+    from dnasa.topology.graphs import squarest
 
-        rows, _ = squarest(n)
+    rows = {"ladder": 2, "path": 1, "grid": squarest(n)[0], "torus": squarest(n)[0]}.get(name)
     if rows and n > 1:
         columns = n // rows
         return {i: (i % columns, -(i // columns)) for i in range(n)}
     if name == "star":
         return nx.circular_layout(range(1, n)) | {0: (0, 0)}
     return nx.circular_layout(range(n))
-
-
-# ---------------------------------------------------------------- files
 
 
 def rendered(figure: "Figure", kind: str) -> bytes:
@@ -332,11 +321,9 @@ def save_figure(figure: "Figure", path: str | Path) -> Path:
         path: The file; its suffix is the format, such as .png, .pdf or .svg.
     """
     target = Path(path)
+    kind = target.suffix.lstrip(".")
     known: Iterable[str] = figure.canvas.get_supported_filetypes()
-    if target.suffix.lstrip(".") not in known:
+    if kind not in known:
         raise InputError(f"Cannot draw a '{target.suffix}' file. Choose from: .{', .'.join(sorted(known))}.")
-    try:
-        write_output(target, rendered(figure, target.suffix.lstrip(".")))
-    except OSError as error:
-        raise InputError(f"Cannot write {target}: {error.strerror}. Choose another file.") from error
+    write_output(target, rendered(figure, kind))
     return target

@@ -8,8 +8,8 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from dnasa.core import InputError
-from dnasa.files import read_bytes, read_json
-from dnasa.runs.folder import RunFolder
+from dnasa.files import read_bytes
+from dnasa.runs.folder import RESUMABLE, RunFolder
 from dnasa.runs.result import is_answer, parse_rows
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ METRICS = ("test_loss", "test_accuracy", "test_rmse", "test_r2")
 
 
 def table(folder: Path) -> "pd.DataFrame":
-    """One row per run: its settings, its state, and the step and the metrics of its answer."""
+    """One row per run: its settings, its state, and the step and the metrics of its answer.
+
+    A run that was stopped shows the step it reached; of a killed one, that of its newest checkpoint is known.
+    """
     import pandas as pd
 
     if not folder.is_dir():
@@ -47,10 +50,12 @@ def data_name(options: Mapping[str, Any]) -> str:
 
 def experiment(options: Mapping[str, Any], graph: str, rounds: int) -> str:
     """What defines a run besides its rules and seeds, for titles and captions."""
-    divided = not options.get("problem") and not options.get("shard_dir") and options["partition"] != "iid"
-    where = f"{data_name(options)}, {options['partition']}" if divided else data_name(options)
-    every = options.get("every", 1)
-    exchanges = f"{rounds} mixing round{'s' if rounds > 1 else ''} per exchange" + f" every {every} steps" * (every > 1)
+    where, every = data_name(options), options.get("every", 1)
+    if not options.get("problem") and not options.get("shard_dir") and options["partition"] != "iid":
+        where += f", {options['partition']}"
+    exchanges = f"{rounds} mixing round{'s' if rounds > 1 else ''} per exchange"
+    if every > 1:
+        exchanges += f" every {every} steps"
     conditions = [text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)]
     parts = [f"{options['nodes']} nodes", graph, f"{options['steps']:,} steps", exchanges, *conditions]
     return f"{where}: {', '.join(parts)}"
@@ -60,7 +65,7 @@ def _row(path: Path) -> dict[str, Any]:
     try:
         run = RunFolder(path, resume=True)
         options, last = run.config.get("options", {}), _last_row(path / "history.csv")
-        settings = read_json(path / "settings.json", "") if (path / "settings.json").is_file() else {}
+        saved = run.step if run.state in RESUMABLE else 0
         return {
             "run": _text(path.name),
             "rule": _text(as_words(options.get("rule", options.get("rules")))),
@@ -68,9 +73,8 @@ def _row(path: Path) -> dict[str, Any]:
             "nodes": _text(options.get("nodes")),
             "topology": _text(options.get("topology")),
             "state": run.state,
-            "step": f"{_text(last.get('step', 0))} / {_text(options.get('steps'))}",
+            "step": f"{_text(saved or last.get('step', 0))} / {_text(options.get('steps'))}",
             **{name.replace("_", " "): last[name] for name in METRICS if isinstance(last.get(name), float)},
-            "baseline accuracy": baseline if isinstance(baseline := settings.get("baseline"), float) else None,
         }
     except (InputError, OSError, ValueError, AttributeError, RecursionError, csv.Error):  # anybody may have written it
         return {"run": _text(path.name), "state": "damaged"}
@@ -87,11 +91,15 @@ def _last_row(path: Path) -> dict[str, Any]:
     """The mean over the seeds of the answers, with their steps; of several methods or stepsizes, only the last step."""
     rows = parse_rows(read_bytes(path).decode()) if path.exists() else []
     answers = list({row.get("run"): row for row in rows if is_answer(row)}.values())
-    if len({tuple(row.get(name) for name in ("rule", "schedule", "eta")) for row in answers}) != 1:
+    variants = {(row.get("rule"), row.get("schedule"), row.get("eta")) for row in answers}
+    if len(variants) != 1:
         return {"step": rows[-1].get("step")} if rows else {}
-    columns: dict[str, list[Any]] = {name: [row.get(name) for row in answers] for name in METRICS}
-    known = {name: mean(some) for name, some in columns.items() if all(isinstance(v, float) and isfinite(v) for v in some)}
-    return {"step": ", ".join(dict.fromkeys(str(row.get("step")) for row in answers))} | known
+    last: dict[str, Any] = {"step": ", ".join(dict.fromkeys(str(row.get("step")) for row in answers))}
+    for name in METRICS:
+        values: list[Any] = [row.get(name) for row in answers]
+        if all(isinstance(value, float) and isfinite(value) for value in values):
+            last[name] = mean(values)
+    return last
 
 
 def _text(value: Any) -> str:

@@ -12,27 +12,23 @@ from scipy.special import stdtrit
 from dnasa.problems.metrics import larger_is_better
 from dnasa.runs.result import answered
 
-__all__ = ["curves", "differences", "final", "labelled", "over_seeds", "with_the_best"]
+__all__ = ["curves", "differences", "final", "labeled", "over_seeds", "with_the_best"]
 
+METHOD = ["rule", "schedule"]  # what has a stepsize of its own
+VARIANT = (*METHOD, "eta")  # what distinguishes the lines of a comparison
+CONFIDENCE = 0.95
 WINDOW = 0.05  # of a run's evaluations, in a running mean: a wider one moves the kinks of a curve
-FEW = 20  # evaluations, below which there is no running mean
-VARIANT = ("rule", "schedule", "eta")  # what distinguishes the lines of a comparison
 
 
-def labelled(history: pd.DataFrame) -> pd.DataFrame:
+def labeled(history: pd.DataFrame) -> pd.DataFrame:
     """The history with every column of a variant, and whether the run had diverged."""
     missing = {name: np.nan for name in VARIANT if name not in history}
     return history.assign(**missing, diverged=history.consensus.isna() if "consensus" in history else False)
 
 
-def with_eta(history: pd.DataFrame) -> pd.DataFrame:
-    """Add a column eta where no rule has one."""
-    return history if "eta" in history else history.assign(eta=np.nan)
-
-
 def final(history: pd.DataFrame) -> pd.DataFrame:
     """The evaluation of every run's answer: the last, or with early stopping the best."""
-    return labelled(answered(history)).drop_duplicates([*VARIANT, "seed"], keep="last").reset_index(drop=True)
+    return labeled(answered(history)).drop_duplicates([*VARIANT, "seed"], keep="last").reset_index(drop=True)
 
 
 def over_seeds(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT) -> pd.DataFrame:
@@ -49,56 +45,48 @@ def over_seeds(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT) -
 
 
 def curves(
-    history: pd.DataFrame, metric: str, x: str = "step", keys: Sequence[str] = VARIANT, smooth: bool = False
+    history: pd.DataFrame, metric: str, columns: Sequence[str] = (), keys: Sequence[str] = VARIANT, smooth: bool = False
 ) -> pd.DataFrame:
-    """`over_seeds` at every evaluation of every variant, with the mean of column `x` as `x`.
+    """`over_seeds` at every evaluation of every variant, with the means of these other columns.
 
     A smoothed curve is made of each run's running mean.
     """
-    rows = labelled(history).drop_duplicates([*keys, "seed", "step"], keep="last").reset_index(drop=True)
+    places = [*keys, "step"]
+    rows = labeled(history).drop_duplicates([*places, "seed"], keep="last")
     if smooth:
         runs = rows.sort_values("step", kind="stable").groupby([*keys, "seed"], sort=False, dropna=False)
         rows = rows.assign(**{metric: runs[metric].transform(running_mean)})
-    table = over_seeds(rows, metric, [*keys, "step"])
-    places = rows.groupby([*keys, "step"], sort=False, dropna=False)[x].mean() if x != "step" else table.step
-    return table.assign(x=places.to_numpy())
+    others = [name for name in columns if name != "step"]
+    means = rows.groupby(places, sort=False, dropna=False)[others].mean().reset_index(drop=True)
+    return over_seeds(rows, metric, places).join(means)
 
 
 def running_mean(values: pd.Series) -> pd.Series:
-    """The mean of the evaluations around each one, 5 % of all and at least three; geometric where they are positive.
-
-    Fewer than 20 evaluations, both ends, which tables show, and values that are not finite stay as they are.
-    """
-    numbers = values.astype(float)
-    if len(numbers) < FEW:
-        return numbers
-    positive, window = not (numbers <= 0).any(), max(3, int(WINDOW * len(numbers)) | 1)
-    with np.errstate(all="ignore"):
-        means = (np.log(numbers) if positive else numbers).rolling(window, center=True, min_periods=1).mean()
-    places = np.arange(len(numbers))
-    inside = np.isfinite(numbers) & (places > 0) & (places < places[-1])
-    return (np.exp(means) if positive else means).where(inside, numbers)
+    """The mean of the evaluations around each one, 5 % of all; both ends, and what is near to a divergence, stay."""
+    window = int(WINDOW * len(values)) | 1  # odd, so that it has a middle
+    means = values.astype(float).rolling(window, center=True).mean()
+    return means.fillna(values)
 
 
-def differences(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT, level: float = 0.95) -> pd.DataFrame:
+def differences(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     """The difference of each variant to the best, over the same seeds, with a confidence interval (t distribution).
 
     The best has the best mean of the variants that never diverged; its own difference is 0. There is no interval of a
     single seed.
     """
-    table = over_seeds(runs, metric, keys)
-    wide = runs.assign(variant=runs.groupby(list(keys), sort=False, dropna=False).ngroup()).pivot(
-        index="seed", columns="variant", values=metric
-    )
+    table = over_seeds(runs, metric)
     means = table["mean"] if larger_is_better(metric) else -table["mean"]
     if means.isna().all():
         return table.assign(best=False, difference=np.nan, difference_low=np.nan, difference_high=np.nan)
     best = means.idxmax()
+    numbered = runs.assign(variant=runs.groupby(list(VARIANT), sort=False, dropna=False).ngroup())
+    values = numbered.pivot(index="seed", columns="variant", values=metric)
     with np.errstate(all="ignore"):
-        gaps = wide.sub(wide[best], axis=0)
+        gaps = values.sub(values[best], axis=0)
         gaps.loc[:, table["mean"].isna()] = np.nan
         count, middle = gaps.count(), gaps.mean()
-        half = stdtrit((count - 1).clip(lower=1), (1 + level) / 2) * gaps.std() / np.sqrt(count.clip(lower=1))
+        quantile = stdtrit((count - 1).clip(lower=1), (1 + CONFIDENCE) / 2)
+        half = quantile * gaps.std() / np.sqrt(count.clip(lower=1))
     return table.assign(
         best=table.index == best, difference=middle, difference_low=middle - half, difference_high=middle + half
     )

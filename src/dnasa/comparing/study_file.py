@@ -17,16 +17,13 @@ from dnasa.core import InputError
 from dnasa.data.partitions import full_name
 from dnasa.files import read_toml
 from dnasa.rules.registry import COMPARED, example
-from dnasa.tasks.sources import PROBLEMS
+from dnasa.tasks.sources import OF_FILES, PROBLEMS
 
 COPY = "study.toml"  # of the file, in the study's folder
 DEFAULT = "default"  # in a table of stepsizes: those of the rules that it does not name
 LONGEST = 100  # names, and lists of a factor
 # without effect on synthetic problems
-OF_DATA = (
-    *("partitions", "partition_seed", "model", "loss_scale", "weights_by", "class_weight"),
-    *("target", "drop_columns", "id_column", "task"),
-)
+OF_DATA = (*OF_FILES, "partitions", "partition_seed", "model", "loss_scale", "weights_by", "class_weight")
 
 
 def _check(fits: Callable[[Any], bool], words: str) -> AfterValidator:
@@ -87,8 +84,6 @@ class Settings(BaseModel):
 
 
 class StudyFile(Settings):
-    """The whole file."""
-
     problems: Texts
     name: Name
     figure: Literal["stepsizes", "curves"] = "stepsizes"
@@ -105,8 +100,13 @@ class Cell(NamedTuple):
     settings: dict[str, Any]
 
     @property
+    def place(self) -> str:
+        """What distinguishes it from the other cells of its problem."""
+        return f"{self.graph}, {self.partition}" if self.partition else self.graph
+
+    @property
     def title(self) -> str:
-        return ", ".join(filter(None, (source_name(self.problem), self.graph, self.partition)))
+        return f"{source_name(self.problem)}, {self.place}"
 
     @property
     def folder(self) -> str:
@@ -130,9 +130,9 @@ def source_name(problem: str) -> str:
 def read(path: Path, only: Sequence[str] = (), quick: bool = False, device: str = "cpu") -> Study:
     """The study in a file, checked as far as possible without its data."""
 
-    def parse(given: dict[str, Any]) -> Study:
+    def parse(content: dict[str, Any]) -> Study:
         try:
-            file = StudyFile.model_validate({"name": path.stem} | given)
+            file = StudyFile.model_validate({"name": path.stem} | content)
         except ValidationError as error:
             raise InputError(_in_one_line(error)) from None
         return _study(file, only, quick, device)
@@ -157,12 +157,12 @@ def _study(file: StudyFile, only: Sequence[str], quick: bool, device: str) -> St
     for problem in only:
         if problem not in file.problems:
             raise InputError(f"there is no problem '{problem:.60}' (--only). Its problems: {', '.join(file.problems)}.")
-    for name, own in file.problem.items():
+    for name, settings in file.problem.items():
         if name not in file.problems:
             raise InputError(f"[problem.{name:.40}] is for none of the problems: {', '.join(file.problems)}.")
-        unused = [key for key in OF_DATA if key in own.model_fields_set and name in PROBLEMS]
-        if unused:
-            raise InputError(f"problem.{name}.{unused[0]} has no effect: {name} has no data. Leave it out.")
+        for key in settings.model_fields_set & {*OF_DATA}:
+            if name in PROBLEMS:
+                raise InputError(f"problem.{name}.{key} has no effect: {name} has no data. Leave it out.")
     cells = [cell for problem in only or file.problems for cell in _cells(problem, file, quick)]
     if len({cell.folder for cell in cells}) < len(cells):
         raise InputError("two of its problems have the same name: rename one of the files.")
@@ -170,15 +170,13 @@ def _study(file: StudyFile, only: Sequence[str], quick: bool, device: str) -> St
 
 
 def _cells(problem: str, file: StudyFile, quick: bool) -> list[Cell]:
-    own = file.problem.get(problem, Settings()).model_dump(exclude_unset=True)
-    settings = file.model_dump(include={*Settings.model_fields}) | own
-    settings["etas"] = _etas(file, own.get("etas", {}), settings["rules"])
-    if settings["extend"] and any(len(grid) == 1 for grid in settings["etas"].values()):
-        raise InputError("extend needs the factor of a grid: give at least two stepsizes in etas.")
+    of_problem = file.problem.get(problem, Settings()).model_dump(exclude_unset=True)
+    settings = file.model_dump(include={*Settings.model_fields}) | of_problem
+    settings["etas"] = _etas(file, of_problem.get("etas", {}), settings["rules"])
     if problem in PROBLEMS:
         settings |= {key: Settings.model_fields[key].default for key in OF_DATA}
-    if problem == "robust_regression" and "batch" not in own:
-        settings["batch"] = None  # has one sample per step
+    if problem == "robust_regression" and "batch" not in of_problem:
+        settings["batch"] = None  # it has one sample per step
     if quick:
         settings |= {"steps": max(1, settings["steps"] // 10), "seeds": min(2, settings["seeds"])}
     graphs, partitions = settings.pop("graphs"), settings.pop("partitions")
@@ -191,11 +189,11 @@ def _cells(problem: str, file: StudyFile, quick: bool) -> list[Cell]:
     return [Cell(problem, graph, division, settings) for division in divisions for graph in graphs]
 
 
-def _etas(file: StudyFile, own: dict[str, list[float]], rules: Sequence[str]) -> dict[str, list[float]]:
-    """The stepsizes of every rule: the problem's own take precedence, then those that name the rule."""
-    for grids, known in ((file.etas, file.rules), (own, rules)):
+def _etas(file: StudyFile, of_problem: dict[str, list[float]], rules: Sequence[str]) -> dict[str, list[float]]:
+    """The stepsizes of every rule: those of the problem take precedence, then those that name the rule."""
+    for grids, known in ((file.etas, file.rules), (of_problem, rules)):
         unknown = [rule for rule in grids if rule not in (DEFAULT, *known)]
         if unknown:
             raise InputError(f"etas.{unknown[0]:.40} belongs to none of the rules: {', '.join(known)}.")
-    grids = file.etas | own
+    grids = file.etas | of_problem
     return {rule: [float(eta) for eta in grids.get(rule, grids.get(DEFAULT, []))] for rule in rules}

@@ -38,8 +38,6 @@ class StudyReport:
         for problem in dict.fromkeys(cell.problem for cell, _ in self.cells):
             yield problem, [(cell, comparison) for cell, comparison in self.cells if cell.problem == problem]
 
-    # ------------------------------------------------------------ numbers
-
     def numbers(self) -> pd.DataFrame:
         """For each cell and rule: the chosen stepsize, its results, its difference to the best of the cell, and its rank."""
         parts = []
@@ -50,13 +48,11 @@ class StudyReport:
         return pd.concat(parts, ignore_index=True)
 
     def drawn(self) -> pd.DataFrame:
-        parts = [_of_cell(cell, self._panel(comparison)) for cell, comparison in self.cells]
+        parts = []
+        for cell, comparison in self.cells:
+            rows = comparison.curves() if self.study.figure == "curves" else comparison.stepsizes()
+            parts.append(_of_cell(cell, rows))
         return pd.concat(parts, ignore_index=True)
-
-    def _panel(self, comparison: Comparison) -> pd.DataFrame:
-        return comparison.curves() if self.study.figure == "curves" else comparison.stepsizes()
-
-    # ------------------------------------------------------------ tables
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """The table as text, one part for each problem: rows are rules, columns graphs and partitions."""
@@ -64,12 +60,12 @@ class StudyReport:
 
     def titles(self) -> dict[str, str]:
         """The title of each part of the table: what was run and measured."""
-        out = {}
+        titles = {}
         for problem, ((cell, comparison), *_) in self._problems():
             seeds = cell.settings["seeds"]
-            metric = latex.metric_title(comparison.metric)
-            out[problem] = f"{metric} on {self._what(cell)}, {seeds} seed{'s' if seeds > 1 else ''}"
-        return out
+            count = "1 seed" if seeds == 1 else f"{seeds} seeds"
+            titles[problem] = f"{latex.metric_title(comparison.metric)} on {self._what(cell)}, {count}"
+        return titles
 
     def _what(self, cell: Cell) -> str:
         """What was run in all cells of a problem."""
@@ -85,47 +81,46 @@ class StudyReport:
         return "\n".join(self._latex(cells) for _, cells in self._problems())
 
     def _latex(self, cells: Cells) -> str:
-        (cell, comparison), methods = cells[0], _methods(cells)
-        columns = [latex.methods(methods), *(_latex_column(*each, methods) for each in cells)]
-        choice = pd.concat([each.choice for _, each in cells])
+        methods = _methods(cells)
+        columns = {latex.METHOD: latex.methods(methods)}
+        for cell, comparison in cells:
+            columns[latex.text(cell.place.replace("_", " "))] = _latex_column(comparison, methods)
+        choice = pd.concat([comparison.choice for _, comparison in cells])
+        cell, comparison = cells[0]
         caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], columns, choice)
         name = f"{self.study.name}-{source_name(cell.problem)}"
         return latex.table(columns, caption, name, [_chosen_by(cells)])
 
     def notes(self) -> list[str]:
         """How stepsizes were chosen, what the marks of the table mean, and average ranks over several cells."""
-        shown = " ".join(text for table in self.tables().values() for text in table.iloc[:, 1:].to_numpy().ravel())
-        used = [f"{mark} {meaning}" for mark, meaning in KEY.items() if f" {mark}" in shown]
+        lines = [_chosen_by(self.cells)]
+        texts = " ".join(text for table in self.tables().values() for text in table.iloc[:, 1:].to_numpy().ravel())
+        marks = [f"{mark} {meaning}" for mark, meaning in KEY.items() if f" {mark}" in texts]
+        if marks:
+            lines.append(f"Marks: {'; '.join(marks)}.")
         ranks = self.numbers().groupby(["rule", "schedule"])["rank"].agg(["mean", "count"])
-        ranks = ranks[ranks["count"] == len(self.cells)]["mean"].sort_values()
-        lines = [_chosen_by(self.cells), *([f"Marks: {'; '.join(used)}."] if used else [])]
-        if len(self.cells) > 1 and len(ranks) > 1:
-            average = ", ".join(f"{label(*method)} {rank:.2f}" for method, rank in ranks.items())
+        everywhere = ranks[ranks["count"] == len(self.cells)]["mean"].sort_values()
+        if len(self.cells) > 1 and len(everywhere) > 1:
+            average = ", ".join(f"{label(*method)} {rank:.2f}" for method, rank in everywhere.items())
             lines.append(f"Average ranks over {len(self.cells)} cells: {average}.")
         return lines
 
-    # ------------------------------------------------------------ figure
-
     def draw(self) -> "Figure":
-        """A panel for each cell; with several graphs, they are the columns. A single cell is drawn as by `compare`."""
-        if len(self.cells) == 1 and self.study.figure == "curves":
-            return self._noted(self.cells[0][1].draw_curves())
+        """A panel for each cell; with several graphs, they are the columns."""
         count, graphs = len(self.cells), len({cell.graph for cell, _ in self.cells})
-        figure, axes = panel_list(count, graphs if 1 < graphs < count and count % graphs == 0 else ceil(sqrt(count)))
-        line_styles = drawing.line_styles(pd.DataFrame(_methods(self.cells), columns=drawing.LINE))
+        fills_rows = 1 < graphs < count and count % graphs == 0
+        figure, axes = panel_list(count, graphs if fills_rows else ceil(sqrt(count)))
+        styles = drawing.line_styles(_methods(self.cells))
+        is_curves = self.study.figure == "curves"
         for axis, (_, comparison) in zip(axes, self.cells, strict=True):
-            table = self._panel(comparison)
-            if self.study.figure == "curves":
-                rows = table.assign(eta=np.nan)
-                drawing.draw_curves(axis, rows, AXES[self.study.x], comparison.metric, line_styles)
+            if is_curves:
+                rows = comparison.curves().assign(eta=np.nan)  # the legend is that of all cells
+                drawing.draw_curves(axis, rows, AXES[self.study.x], comparison.metric, styles)
             else:
-                drawing.draw_stepsizes(axis, table, comparison.metric, fixed=line_styles)
+                drawing.draw_stepsizes(axis, comparison.stepsizes(), comparison.metric, styles)
         titles = [cell.title.replace("_", "\N{NO-BREAK SPACE}") for cell, _ in self.cells]
-        several = any(cell.settings["seeds"] > 1 for cell, _ in self.cells)
-        drawing.finish_panels(figure, axes, titles, drawing.BANDS if several and self.study.figure == "curves" else "")
-        return self._noted(figure)
-
-    def _noted(self, figure: "Figure") -> "Figure":
+        has_bands = is_curves and any(cell.settings["seeds"] > 1 for cell, _ in self.cells)
+        drawing.finish_panels(figure, axes, titles, drawing.BANDS if has_bands else "")
         if self.study.quick:
             figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
         return figure
@@ -140,10 +135,9 @@ def _table(cells: Cells) -> pd.DataFrame:
     columns = {}
     for cell, comparison in cells:
         rows = comparison.summary().assign(edge=comparison.choice.edge)
+        rows["tie"] = with_the_best(rows) & ~rows.best
         names = [label(row.rule, row.schedule) for row in rows.itertuples()]
-        same = with_the_best(rows) & ~rows.best
-        texts = [_text(comparison.metric, row) for _, row in rows.assign(same=same).iterrows()]
-        columns[", ".join(filter(None, (cell.graph, cell.partition)))] = pd.Series(texts, names)
+        columns[cell.place] = pd.Series([_marked(comparison.metric, row) for _, row in rows.iterrows()], names)
         if len(cells) == 1:
             gaps = [tables.with_interval(comparison.metric, row) for _, row in rows.iterrows()]
             columns["difference to the best"] = pd.Series(gaps, names)
@@ -151,9 +145,9 @@ def _table(cells: Cells) -> pd.DataFrame:
     return frame.rename_axis("method").reset_index()
 
 
-def _text(metric: str, row: Any) -> str:
+def _marked(metric: str, row: Any) -> str:
     """Mean ± spread with its marks."""
-    marks = [mark for mark, applies in (("^", row.edge), ("=", row.same), ("*", row.best)) if applies]
+    marks = [mark for mark, applies in (("^", row.edge), ("=", row.tie), ("*", row.best)) if applies]
     return " ".join([tables.with_spread(metric, row), *marks])
 
 
@@ -165,13 +159,12 @@ def _methods(cells: Cells) -> list[tuple[str, str]]:
     return list(dict.fromkeys((str(row.rule), str(row.schedule)) for row in lines.itertuples()))
 
 
-def _latex_column(cell: Cell, comparison: Comparison, methods: list[tuple[str, str]]) -> latex.Column:
+def _latex_column(comparison: Comparison, methods: list[tuple[str, str]]) -> list[str]:
     """The results of a cell. The caption has the metric."""
     rows = comparison.summary().assign(edge=comparison.choice.edge)
     rows = rows.set_index(["rule", "schedule"]).reindex(pd.MultiIndex.from_tuples(methods))
-    edges = [bool(edge) for edge in rows.edge.fillna("")]
-    title = ", ".join(filter(None, (cell.graph, cell.partition))).replace("_", " ")
-    return latex.results(latex.text(title), comparison.metric, rows, edges)
+    at_edge = [bool(edge) for edge in rows.edge.fillna("")]
+    return latex.results(comparison.metric, rows, at_edge)
 
 
 def _of_cell(cell: Cell, rows: pd.DataFrame) -> pd.DataFrame:

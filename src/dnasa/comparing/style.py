@@ -3,6 +3,7 @@
 Every figure takes its size and looks from the style that `context` has set; `.mplstyle` files have the settings of matplotlib.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -99,15 +100,13 @@ def context(name: str) -> Iterator[Style]:
 
 
 def parse(name: str) -> Style:
-    """The style of this name."""
-    kind, colon, width = name.partition(":")
     if name == "screen":
         return Style()
-    try:
-        inches = float(width.removesuffix("pt")) / (POINTS if width.endswith("pt") else 1) if colon else COLUMN
-    except ValueError:
-        inches = 0.0
-    if kind != "paper" or not NARROWEST <= inches <= WIDEST:
+    width = re.fullmatch(r"paper:(\d*\.?\d+)(pt)?", name)
+    inches = COLUMN if name == "paper" else 0.0
+    if width:
+        inches = float(width[1]) / POINTS if width[2] else float(width[1])
+    if not NARROWEST <= inches <= WIDEST:
         raise InputError(
             f"Unknown style '{name:.40}'. Choose from: screen, paper, or paper with a width of {NARROWEST:g} to {WIDEST:g} "
             "inches: paper:6.75, paper:487pt."

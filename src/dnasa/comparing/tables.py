@@ -29,22 +29,28 @@ def number(metric: str, value: float, digits: int = 3) -> str:
 def baseline(settings: Mapping[str, Any]) -> list[str]:
     """What an accuracy is to be compared with, in a sentence; none where the settings of a run do not have it."""
     share = settings.get("baseline")
-    shown = number("accuracy", share) if isinstance(share, float) else ""
-    return [f"Always predicting the most frequent class has a test accuracy of {shown}."] if shown else []
+    if not isinstance(share, float):
+        return []
+    return [f"Always predicting the most frequent class has a test accuracy of {number('accuracy', share)}."]
 
 
 def with_spread(metric: str, row: Any) -> str:
     """Mean ± standard deviation, or how many runs diverged; `row` is one of `statistics.over_seeds`."""
-    percent = in_percent(metric)
-    mean, spread = (float(row[name]) * (100 if percent else 1) for name in ("mean", "spread"))
     if row.diverged > 0:
         return f"diverged ({row.diverged:.0f} of {row.runs:.0f})"
-    if isnan(mean):
+    if isnan(row["mean"]):
         return "-"
-    size = spread if spread > ROUNDING * abs(mean) else abs(mean) / 100  # two digits of the spread, or four of the mean
-    digits = 1 - floor(log10(size)) if 0 < size < inf else 2
-    form = ".2f" if percent else f".{max(0, digits)}f" if -2 <= digits <= 6 else ".3g"
-    return f"{mean:{form}}" + ("" if isnan(spread) else f" ± {spread:{form}}") + " %" * percent
+    scale, unit = (100, " %") if in_percent(metric) else (1, "")
+    mean, spread = scale * float(row["mean"]), scale * float(row.spread)
+    form = ".2f" if unit else _form(mean, spread)
+    return f"{mean:{form}}" + ("" if isnan(spread) else f" ± {spread:{form}}") + unit
+
+
+def _form(mean: float, spread: float) -> str:
+    """The format that shows two digits of the spread or, where there is none, four of the mean."""
+    size = spread if spread > ROUNDING * abs(mean) else abs(mean) / 100
+    decimals = 1 - floor(log10(size)) if 0 < size < inf else 2
+    return f".{max(0, decimals)}f" if -2 <= decimals <= 6 else ".3g"
 
 
 def with_interval(metric: str, row: Any) -> str:
@@ -53,8 +59,7 @@ def with_interval(metric: str, row: Any) -> str:
         return "best"
     if pd.isna(row.difference):
         return "-"
-    scale = 100 if in_percent(metric) else 1
-    numbers = [scale * float(value) + 0.0 for value in (row.difference, row.difference_low, row.difference_high)]
-    form = "+.2f" if in_percent(metric) else "+.3g"
-    middle, low, high = (f"{value:{form}}" for value in numbers)
+    scale, form = (100, "+.2f") if in_percent(metric) else (1, "+.3g")
+    numbers = (row.difference, row.difference_low, row.difference_high)
+    middle, low, high = (f"{scale * float(value) + 0.0:{form}}" for value in numbers)  # + 0.0: no -0
     return middle if pd.isna(row.difference_low) else f"{middle} [{low}, {high}]"

@@ -7,13 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from dnasa.comparing.statistics import over_seeds
+from dnasa.comparing.statistics import METHOD, over_seeds
 from dnasa.comparing.tables import metric_name
 from dnasa.data.partitions import validation_name
 from dnasa.problems.metrics import larger_is_better
 from dnasa.rules.registry import Variant
-
-LINE = ["rule", "schedule"]  # what has a stepsize of its own
 
 
 class Selection(NamedTuple):
@@ -36,35 +34,32 @@ def select(metrics: Sequence[str], metric: str, seeds: Sequence[int], others: Se
     reported = tuple(seeds)
     if metric.startswith("test_") and validation_name(metric) in metrics:
         return Selection(validation_name(metric), reported, reported)
-    itself = "train_loss" if metric.startswith("test_") and "train_loss" in metrics else metric
-    return Selection(itself, tuple(others) or reported, reported)
-
-
-def grid(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The metric of every rule and stepsize over the seeds; `value` is the mean, the worst where a run diverged."""
-    table = over_seeds(runs, metric)
-    return table.assign(value=table["mean"].fillna(-np.inf if larger_is_better(metric) else np.inf))
-
-
-def best(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The best row of each rule, in the order of the rules."""
-    pick = "idxmax" if larger_is_better(metric) else "idxmin"
-    rows = [getattr(same.value, pick)() for _, same in table.groupby("rule", sort=False)]
-    return table.loc[rows].set_index("rule")
+    if metric.startswith("test_") and "train_loss" in metrics:
+        metric = "train_loss"
+    return Selection(metric, tuple(others) or reported, reported)
 
 
 def chosen(runs: pd.DataFrame, selection: Selection) -> pd.DataFrame:
-    """For each rule and schedule the stepsize with the best mean, what it was chosen by, and at which edge of its grid it is.
+    """The best stepsize of each rule and schedule on the seeds of the selection."""
+    return best(over_seeds(runs[runs.seed.isin(selection.seeds)], selection.metric), selection.metric)
 
-    `edge` is empty inside the grid, for a single stepsize, and for rules that need none. If every stepsize diverged, it is
-    the smallest.
+
+def best(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """For each rule and schedule the stepsize with the best mean, this mean as `value`, and at which edge of its grid it is.
+
+    `edge` is empty inside the grid, for a single stepsize, and for rules that need none. A stepsize at which a run diverged
+    is the worst; if every one is, the smallest is chosen.
     """
-    table, rows = grid(runs[runs.seed.isin(selection.seeds)], selection.metric), []
-    for _, same in table.groupby(LINE, sort=False, dropna=False):
-        order = same.sort_values("eta")
-        row = order.loc[order.value.idxmax() if larger_is_better(selection.metric) else order.value.idxmin()]
-        edges = {order.eta.max(): "largest", order.eta.min(): "smallest"} if len(order) > 1 else {}
-        rows.append(row[[*LINE, "eta", "value"]].to_dict() | {"edge": edges.get(row.eta, "")})
+    larger = larger_is_better(metric)
+    table = table.assign(value=table["mean"].fillna(-np.inf if larger else np.inf))
+    rows = []
+    for _, same in table.groupby(METHOD, sort=False, dropna=False):
+        grid = same.sort_values("eta")
+        row = grid.loc[grid.value.idxmax() if larger else grid.value.idxmin()]
+        edge = ""
+        if len(grid) > 1 and row.eta in (grid.eta.min(), grid.eta.max()):
+            edge = "smallest" if row.eta == grid.eta.min() else "largest"
+        rows.append(row[[*METHOD, "eta", "value"]].to_dict() | {"edge": edge})
     return pd.DataFrame(rows)
 
 
@@ -88,7 +83,8 @@ def _next(etas: Sequence[float]) -> float:
     if all(f"{eta:e}".startswith(("1.000000", "3.000000")) for eta in etas):
         return float(f"{10 ** (round(2 * log10(exact)) / 2):.1g}")
     rounded = float(f"{exact:.2g}")
-    return rounded if (rounded > edge) == (edge > inner) and rounded != edge else float(f"{exact:.6g}")
+    is_beyond = rounded > edge if edge > inner else rounded < edge
+    return rounded if is_beyond else float(f"{exact:.6g}")
 
 
 def eta_text(eta: float) -> str:

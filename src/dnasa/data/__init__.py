@@ -4,7 +4,7 @@ from dnasa.data.dataset import Dataset
 from dnasa.data.datasets import DATASETS
 from dnasa.data.encoding import Encoding, Feature
 from dnasa.data.loading import from_arrays, from_frame, load
-from dnasa.data.partitions import class_table, divide, divide_validation, hold_out, hold_out_of_each, partition
+from dnasa.data.partitions import class_table, divide, divide_validation, hold_out, partition
 from dnasa.data.reading import from_text
 from dnasa.data.shards import from_shards
 
@@ -21,7 +21,6 @@ __all__ = [
     "from_shards",
     "from_text",
     "hold_out",
-    "hold_out_of_each",
     "load",
     "partition",
 ]

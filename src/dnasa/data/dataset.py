@@ -1,6 +1,7 @@
 """What is trained on: rows for training and for testing."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,7 +35,6 @@ class Dataset(NamedTuple):
         sites: Of shards, the names and training rows of all nodes, in other processes too.
         warnings: Sentences about sites whose columns do not look like the others'.
         class_counts: Of shards, the training rows of each class at all nodes, in other processes too.
-        files: Of a known dataset, the names of the files that it was read from.
     """
 
     name: str
@@ -49,12 +49,6 @@ class Dataset(NamedTuple):
     sites: tuple[Site, ...] = ()
     warnings: tuple[str, ...] = ()
     class_counts: tuple[int, ...] = ()
-    files: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        what = f"{self.classes} classes" if self.task == "classification" else self.task
-        rows = f"{len(self.labels):,} training and {len(self.test_labels):,} test rows"
-        return f"Dataset {self.name}: {rows} of shape {self.inputs.shape[1:]}, {what}, from {self.source}"
 
     @property
     def task(self) -> str:
@@ -67,13 +61,17 @@ class Dataset(NamedTuple):
         return len(self.vocabulary) or int(max(self.labels.max(), self.test_labels.max())) + 1
 
     @property
+    def class_names(self) -> Sequence[Any]:
+        return self.encoding.classes if self.encoding else range(self.classes)
+
+    @property
     def baseline(self) -> float | None:
         """The test accuracy of the most frequent class; None without classes, or where other processes have test rows."""
         labels = np.asarray(self.test_labels)
-        if sum(self.test_counts) > len(labels) or not len(labels):
+        are_classes = labels.ndim == 1 and labels.dtype.kind in "iu"
+        if sum(self.test_counts) > len(labels) or not len(labels) or not are_classes:
             return None
-        classes = labels.ndim == 1 and labels.dtype.kind in "iu"
-        return float(np.unique(labels, return_counts=True)[1].max() / len(labels)) if classes else None
+        return float(np.unique(labels, return_counts=True)[1].max() / len(labels))
 
     @property
     def outputs(self) -> int:

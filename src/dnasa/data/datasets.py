@@ -1,10 +1,8 @@
 """Known datasets: from a local folder, or from OpenML.
 
-A dataset NAME is read from `$DNASA_DATA/NAME/` if it is there, otherwise from scikit-learn's OpenML cache, and downloaded
-to that cache if necessary. Parsed arrays are cached, so that the next start is immediate.
+A dataset NAME is read from `$DNASA_DATA/NAME/` if it is there, otherwise from OpenML, once: the arrays are cached.
 """
 
-import hashlib
 import io
 import os
 import sys
@@ -40,66 +38,52 @@ def load_known(name: str, context: int = CONTEXT) -> Dataset:
     """A known dataset, prepared as in the literature. The `context` is that of texts."""
     if name == "digits":
         return _digits()
-    paths = local_files(name)
     if name == "shakespeare":
-        if not paths:
-            raise InputError("There is no $DNASA_DATA/text/shakespeare.txt: put a text there, or give --data my.txt.")
-        return from_text(paths[0], context)._replace(name=name, files=(paths[0].name,))
-    known = KNOWN[name]
-    source = f"{paths[0].parent}{' (JPEG)' * (paths[0].name == CIFAR10_JPEG)}" if paths else f"OpenML {known.openml}"
+        return _shakespeare(context)
+    known, source = KNOWN[name], find_source(name)
     try:
-        if paths:
-            stamp = "".join(f"{p.resolve()} {p.stat().st_size} {p.stat().st_mtime_ns}\n" for p in paths)
-            version = hashlib.sha256(stamp.encode()).hexdigest()[:16]
-            arrays = _cached(f"{name}-{version}", lambda: known.parse(paths))
-        else:
-            arrays = _cached(f"{name}-openml-{known.openml}", lambda: _fetch(name, known.openml))
+        paths = local_files(name)
+        arrays = known.parse(paths) if paths else _fetch(name)
         parts: Any = [as_float32(a, name) if a.dtype.kind == "f" else a for a in known.prepare(arrays)]
         if any(y.ndim != 1 or not len(x) == len(y) > 0 for x, y in (parts[:2], parts[2:])):
             raise ValueError("there must be rows, and one label per row")
     except Exception as error:  # whatever the cause, the remedy is the same
         remedy = f"Put {', '.join(known.files[0])} (.gz or not) into $DNASA_DATA/{name}."
         raise InputError(f"Cannot read {name} from {source} ({first_line(error)}). {remedy}") from error
-    return Dataset(name, *parts)._replace(source=source, files=tuple(path.name for path in paths))
+    return Dataset(name, *parts)._replace(source=source)
+
+
+def find_source(name: str) -> str:
+    """Where a dataset is read from; empty where it is a text that is not there."""
+    if name == "digits":
+        return "scikit-learn"
+    paths = local_files(name)
+    if paths:
+        return f"{paths[0].parent} (JPEG)" if paths[0].name == CIFAR10_JPEG else str(paths[0].parent)
+    return f"OpenML {KNOWN[name].openml}" if name in KNOWN else ""
 
 
 def local_files(name: str) -> list[Path]:
-    """The files of a known dataset under `$DNASA_DATA`, each perhaps gzipped, or none if some are missing.
-
-    Args:
-        name: The name of a dataset with files, such as "mnist".
-    """
+    """The files of a known dataset under `$DNASA_DATA`, each perhaps gzipped, or none if some are missing."""
     home = os.environ.get("DNASA_DATA")
-    choices = KNOWN[name].files if name in KNOWN else (("shakespeare.txt",),)
-    for names in choices if home else ():
-        folder = Path(home or "").expanduser() / (name if name in KNOWN else "text")
-        paths = [next((p for p in (folder / file, folder / f"{file}.gz") if p.is_file()), None) for file in names]
-        if all(paths):
-            return [path for path in paths if path]
+    if not home:
+        return []
+    folder = Path(home).expanduser() / (name if name in KNOWN else "text")
+    for names in KNOWN[name].files if name in KNOWN else (("shakespeare.txt",),):
+        plain = [folder / file for file in names]
+        paths = [path if path.is_file() else path.with_name(f"{path.name}.gz") for path in plain]
+        if all(path.is_file() for path in paths):
+            return paths
     return []
 
 
-def cache_folder() -> Path:
-    """The cache in scikit-learn's data folder, which is found as documented there, without importing it."""
-    return Path(os.environ.get("SCIKIT_LEARN_DATA", "~/scikit_learn_data")).expanduser() / "dnasa"
-
-
-def _cached(name: str, parse: Callable[[], Arrays]) -> Arrays:
-    """The cached arrays of that name; the first time they are parsed, and cached if the disk allows it."""
-    cached = cache_folder() / f"{name}.npz"
-    with suppress(Exception), np.load(cached, allow_pickle=False) as archive:  # missing or damaged: parsed again
+def _fetch(name: str) -> Arrays:
+    """Inputs and labels from OpenML, labels as numbers 0, 1, ... in sorted order; cached, since parsing takes long."""
+    number = KNOWN[name].openml
+    home = Path(os.environ.get("SCIKIT_LEARN_DATA", "~/scikit_learn_data")).expanduser()  # that of scikit-learn
+    cached = home / "dnasa" / f"{name}-openml-{number}.npz"
+    with suppress(Exception), np.load(cached, allow_pickle=False) as archive:  # missing or damaged: fetched again
         return list(archive.values())
-    arrays = parse()
-    with suppress(OSError):
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        partial = cached.with_suffix(f".{os.getpid()}.npz")
-        np.savez(partial, *arrays)
-        partial.replace(cached)
-    return arrays
-
-
-def _fetch(name: str, number: int) -> Arrays:
-    """Inputs and labels from OpenML, labels as numbers 0, 1, ... in sorted order."""
     with needed_by("Fetching from OpenML"):
         from sklearn.datasets import fetch_openml
 
@@ -108,10 +92,13 @@ def _fetch(name: str, number: int) -> Arrays:
         warnings.simplefilter("ignore")  # about retries and parsers
         inputs, labels = fetch_openml(data_id=number, as_frame=False, return_X_y=True, parser="liac-arff")
     inputs = inputs.toarray() if hasattr(inputs, "toarray") else inputs
-    return np.asarray(inputs, np.float32), np.unique(labels, return_inverse=True)[1]
-
-
-# ---------------------------------------------------------------- files
+    arrays = np.asarray(inputs, np.float32), np.unique(labels, return_inverse=True)[1]
+    with suppress(OSError):
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        partial = cached.with_suffix(f".{os.getpid()}.npz")
+        np.savez(partial, *arrays)
+        partial.replace(cached)
+    return arrays
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -139,18 +126,11 @@ def read_cifar10(path: Path) -> Arrays:
 def read_cifar10_jpeg(path: Path, part: str) -> Arrays:
     """The training or the test part of an .npz: `_jpeg` has the bytes of all images, `_ends` where each ends, and `_labels`."""
     raw, ends, labels = read_arrays(path, {name: [f"{part}_{name}"] for name in ("jpeg", "ends", "labels")}).values()
-    images = [decode_jpeg(raw[start:end].tobytes()) for start, end in pairwise([0, *ends.tolist()])]
-    return np.stack(images).transpose(0, 3, 1, 2), labels.astype(np.int64)
-
-
-def decode_jpeg(jpeg: bytes) -> np.ndarray:
-    """An image of 32 x 32 pixels and 3 colors; its size is checked before memory is used for it."""
     with needed_by("Decoding images"):
         from PIL import Image
-    image = Image.open(io.BytesIO(jpeg), formats=["JPEG"])
-    if image.size != (32, 32) or image.mode != "RGB":
-        raise ValueError("an image is not a color JPEG of 32 x 32 pixels")
-    return np.asarray(image)
+    jpegs = [io.BytesIO(raw[start:end].tobytes()) for start, end in pairwise([0, *ends.tolist()])]
+    images = [np.asarray(Image.open(jpeg, formats=["JPEG"])) for jpeg in jpegs]
+    return np.stack(images).transpose(0, 3, 1, 2), labels.astype(np.int64)
 
 
 def _parse_a9a(paths: list[Path]) -> Arrays:
@@ -173,9 +153,6 @@ def _parse_cifar10(paths: list[Path]) -> Arrays:
     return [*map(np.concatenate, zip(*training, strict=True)), *test]
 
 
-# ---------------------------------------------------------------- training and test rows
-
-
 def _digits() -> Dataset:
     """Handwritten digits, 8 x 8 pixels, 1,797 rows, shipped with scikit-learn; every fifth row is for testing."""
     with needed_by("The digits data"):
@@ -184,6 +161,13 @@ def _digits() -> Dataset:
     inputs, labels = load_digits(return_X_y=True)
     parts: Any = every_fifth((inputs.astype(np.float32) / 16, labels))
     return Dataset("digits", *parts)._replace(source="scikit-learn")
+
+
+def _shakespeare(context: int) -> Dataset:
+    paths = local_files("shakespeare")
+    if not paths:
+        raise InputError("There is no $DNASA_DATA/text/shakespeare.txt: put a text there, or give --data my.txt.")
+    return from_text(paths[0], context)._replace(name="shakespeare")
 
 
 def every_fifth(arrays: Arrays) -> Arrays:
@@ -212,16 +196,9 @@ def standardized(arrays: Arrays) -> Arrays:
 
 def _mnist(arrays: Arrays) -> Arrays:
     inputs, labels, test_inputs, test_labels = split_at(arrays, 60_000)
-    train, test = (_scaled(pixels.reshape(-1, 1, 28, 28)) for pixels in (inputs, test_inputs))
+    pixels = (x.reshape(-1, 1, 28, 28).astype(np.float32) for x in (inputs, test_inputs))
+    train, test = ((x / 255 - 0.1307) / 0.3081 for x in pixels)
     return train, labels, test, test_labels
-
-
-def _scaled(pixels: np.ndarray) -> np.ndarray:
-    out = pixels.astype(np.float32)
-    out /= 255
-    out -= 0.1307
-    out /= 0.3081
-    return out
 
 
 def _miniboone(arrays: Arrays) -> Arrays:

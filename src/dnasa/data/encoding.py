@@ -5,16 +5,14 @@ is one input for each category (one-hot), all of them 0 for a category that the 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from dnasa.core import InputError
-from dnasa.data.columns import MISSING, as_frame, as_words, numbers, row_of
+from dnasa.data.columns import MISSING, NUMERIC, as_frame, first_row, to_numbers, to_words
 from dnasa.files import refusing_damage
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TASKS = ("classification", "regression")
 
@@ -38,9 +36,8 @@ class Feature(NamedTuple):
     def inputs(self) -> tuple[str, ...]:
         if self.kind == "number":
             return (self.name,) if self.fill is None else (self.name, f"{self.name} missing")
-        return tuple(
-            f"{self.name} missing" if category == MISSING else f"{self.name}={category}" for category in self.categories
-        )
+        labels = [" missing" if category == MISSING else f"={category}" for category in self.categories]
+        return tuple(f"{self.name}{label}" for label in labels)
 
 
 class Encoding(NamedTuple):
@@ -80,167 +77,134 @@ class Encoding(NamedTuple):
         """How many numbers the model gives for a row."""
         return len(self.classes) if self.task == "classification" else 1
 
-    # ------------------------------------------------------------ inputs
-
     def encode(self, rows: Any) -> np.ndarray:
-        """The rows as numbers (float32), not standardized; bytes stay bytes.
-
-        Args:
-            rows: A frame or an array.
-        """
+        """The rows of a frame or an array as numbers (float32), not standardized; bytes stay bytes."""
         return self._replace(mean=None, scale=None).transform(rows)
 
     def scaled(self, encoded: np.ndarray) -> np.ndarray:
-        """The model's inputs, from encoded rows.
-
-        Args:
-            encoded: What `encode` returns.
-        """
+        """The model's inputs, from what `encode` returns."""
         if self.mean is None:
             return encoded
         return ((encoded - self.mean) / self.scale).astype(np.float32)
 
-    def transform(self, rows: Any, picked: np.ndarray | None = None) -> np.ndarray:
-        """The model's inputs: encoded and scaled, column by column in double precision.
-
-        Args:
-            rows: A frame or an array.
-            picked: The positions of the rows to use; by default all.
-        """
+    def transform(self, rows: Any) -> np.ndarray:
+        """The model's inputs from a frame or an array: encoded and scaled, column by column in double precision."""
         if not self.features:
-            encoded = self._checked_array(rows)
-            return self.scaled(encoded if picked is None else encoded[picked])
+            return self.scaled(self._checked_array(rows))
         table = as_frame(rows)
-        out = np.empty((len(table) if picked is None else len(picked), *self.shape), np.float32)
-        scaling = (0.0, 1.0) if self.mean is None or self.scale is None else (self.mean, self.scale)
-        mean, scale = (np.broadcast_to(values, self.shape) for values in scaling)
-        for j, column in enumerate(self._columns(table, picked)):
-            out[:, j] = (column - mean[j]) / scale[j]
-        return out
+        inputs = np.empty((len(table), *self.shape), np.float32)
+        mean = np.broadcast_to(0.0 if self.mean is None else self.mean, self.shape)
+        scale = np.broadcast_to(1.0 if self.scale is None else self.scale, self.shape)
+        for j, values in enumerate(self._encoded_columns(table)):
+            inputs[:, j] = (values - mean[j]) / scale[j]
+        return inputs
 
     def unknown_categories(self, rows: Any) -> list[str]:
-        """A sentence for each text column with values that the training rows did not have; their inputs are all 0.
-
-        Args:
-            rows: A frame or an array.
-        """
+        """A sentence for each text column with values that the training rows did not have; their inputs are all 0."""
+        if not self.features:
+            return []
         sentences = []
-        for feature, column in self._selected(as_frame(rows)) if self.features else ():
-            words = as_words(column)
-            unknown = [word for word in words if word not in feature.categories] if feature.kind == "text" else []
+        for feature, column in self._feature_columns(as_frame(rows)):
+            if feature.kind != "text":
+                continue
+            words = to_words(column)
+            unknown = [word for word in words if word not in feature.categories]
             if unknown:
-                some = ", ".join(word[:30] or "a missing one" for word in [*dict.fromkeys(unknown)][:3])
-                which = f"{len(unknown):,} of {len(words):,} rows have a value of '{feature.name}'"
-                sentences.append(f"{which} that the model does not know: {some}.")
+                examples = ", ".join(word[:30] or "a missing one" for word in list(dict.fromkeys(unknown))[:3])
+                sentences.append(
+                    f"{len(unknown):,} of {len(words):,} rows have a value of '{feature.name}' that the model does not know: "
+                    f"{examples}."
+                )
         return sentences
 
     def _checked_array(self, rows: Any) -> np.ndarray:
         array = np.asarray(rows)
-        if array.shape[1:] != self.shape or array.dtype.kind not in "fiub":
+        if array.shape[1:] != self.shape or array.dtype.kind not in NUMERIC:
             raise InputError(f"Rows must be numbers of shape {self.shape}, not {array.dtype} of {array.shape[1:]}.")
         return array if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
 
-    def _columns(self, table: "pd.DataFrame", picked: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """Each input's values, for all rows or those that are picked."""
-        for feature, whole in self._selected(table):
-            column = whole if picked is None else whole.iloc[picked]
+    def _encoded_columns(self, table: pd.DataFrame) -> Iterator[np.ndarray]:
+        """The values of each input: one or two for a column of numbers, one for each category of a text column."""
+        for feature, column in self._feature_columns(table):
             if feature.kind == "text":
-                words = as_words(column)
+                words = to_words(column)
                 yield from (words == category for category in feature.categories)
                 continue
-            values = numbers(feature.name, column, missing=True)
-            gaps = np.isnan(values)
+            values = to_numbers(feature.name, column, allow_missing=True)
+            missing = np.isnan(values)
             if feature.fill is not None:
-                yield np.where(gaps, feature.fill, values)
-                yield gaps
-            elif gaps.any():
-                where = f"Column '{feature.name}' has a missing value ({row_of(column, gaps)})"
+                yield np.where(missing, feature.fill, values)
+                yield missing
+            elif missing.any():
+                where = f"Column '{feature.name}' has a missing value ({first_row(column, missing)})"
                 raise InputError(f"{where}, and the training rows had none: fill it or drop the row.")
             else:
                 yield values
 
-    def _selected(self, table: "pd.DataFrame") -> Iterator[tuple[Feature, "pd.Series"]]:
-        for feature, place in zip(self.features, self._places([str(name) for name in table.columns]), strict=True):
+    def _feature_columns(self, table: pd.DataFrame) -> Iterator[tuple[Feature, pd.Series]]:
+        """The column of each feature: by name, or by position where these rows or the training rows have no names."""
+        names = [str(name) for name in table.columns]
+        wanted = [feature.name for feature in self.features]
+        absent = [name for name in wanted if name not in names]
+        if not absent:
+            places = [names.index(name) for name in wanted]
+        elif len(names) == len(wanted) and (are_positions(names) or all(map(str.isdigit, wanted))):
+            places = list(range(len(wanted)))
+        else:
+            raise InputError(f"There is no column '{absent[0]}', which the model was trained with: add or rename it.")
+        for feature, place in zip(self.features, places, strict=True):
             yield feature, table.iloc[:, place]
 
-    def _places(self, names: list[str]) -> list[int]:
-        """The columns by name; by position where these rows or the training rows have no names."""
-        wanted = [feature.name for feature in self.features]
-        missing = [name for name in wanted if name not in names]
-        if not missing:
-            return [names.index(name) for name in wanted]
-        if len(names) == len(wanted) and (are_positions(names) or all(map(str.isdigit, wanted))):
-            return list(range(len(wanted)))
-        raise InputError(f"There is no column '{missing[0]}', which the model was trained with: add or rename it.")
-
-    # ------------------------------------------------------------ targets
-
-    def labels(self, column: "pd.Series", picked: np.ndarray | None = None) -> np.ndarray:
-        """Encode the target column as class numbers, or as standardized numbers `(rows, 1)` (float32).
-
-        Args:
-            column: The target column.
-            picked: The positions of the rows to use; by default all.
-        """
-        rows = column if picked is None else column.iloc[picked]
+    def labels(self, column: pd.Series) -> np.ndarray:
+        """Encode the target column as class numbers, or as standardized numbers `(rows, 1)` (float32)."""
         if self.task == "classification":
-            return self._class_numbers(rows)
-        return ((numbers(self.target, rows)[:, None] - self.target_mean) / self.target_scale).astype(np.float32)
+            return self._class_numbers(column)
+        return ((to_numbers(self.target, column)[:, None] - self.target_mean) / self.target_scale).astype(np.float32)
 
     def target_values(self, outputs: np.ndarray) -> np.ndarray:
-        """Outputs of a regression in the target's own units.
-
-        Args:
-            outputs: Outputs of the model, or labels.
-        """
+        """Outputs or labels of a regression, in the target's own units."""
         if self.target_mean is None or self.target_scale is None:
             return outputs
         return outputs * self.target_scale + self.target_mean
 
-    def _class_numbers(self, column: "pd.Series") -> np.ndarray:
-        words = all(isinstance(name, str) for name in self.classes)
-        number = {name: place for place, name in enumerate(self.classes)}
-        values = as_words(column) if words else column.to_numpy()
+    def _class_numbers(self, column: pd.Series) -> np.ndarray:
+        are_words = all(isinstance(name, str) for name in self.classes)
+        values = to_words(column) if are_words else column.to_numpy()
+        numbers = {name: number for number, name in enumerate(self.classes)}
         try:
-            return np.array([number[value] for value in values.tolist()], np.int64)
+            return np.array([numbers[value] for value in values.tolist()], np.int64)
         except KeyError as error:
             raise InputError(f"Column '{self.target}' has the class {error}, which the model does not know.") from error
 
-    # ------------------------------------------------------------ on disk
-
     def to_json(self) -> dict[str, Any]:
         """Everything as numbers, text and lists, for a file."""
-        arrays = {name: None if (array := getattr(self, name)) is None else array.tolist() for name in ARRAYS}
-        features = [feature._asdict() for feature in self.features]
-        return self._asdict() | {"features": features} | arrays
+        entries = self._asdict() | {"features": [feature._asdict() for feature in self.features]}
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in entries.items()}
 
     @classmethod
-    def from_json(cls, d: Any) -> "Encoding":
-        """The encoding that `to_json` wrote; anything else is an `InputError`.
-
-        Args:
-            d: What `to_json` returned.
-        """
+    def from_json(cls, entries: Any) -> "Encoding":
+        """The encoding that `to_json` wrote; anything else is an `InputError`."""
         from pydantic import TypeAdapter
 
         with refusing_damage("The description of the model's inputs"):
-            features = TypeAdapter(tuple[Feature, ...]).validate_python(d["features"])
-            arrays = {name: None if d[name] is None else np.asarray(d[name], np.float64) for name in ARRAYS}
-            tuples = {"features": features, "shape": tuple(map(int, d["shape"])), "classes": tuple(d["classes"])}
-            encoding = cls(**d | tuples | arrays)
+            features = TypeAdapter(tuple[Feature, ...]).validate_python(entries["features"])
+            tuples = {"shape": tuple(map(int, entries["shape"])), "classes": tuple(entries["classes"])}
+            arrays = {name: np.asarray(entries[name], np.float64) for name in ARRAYS if entries[name] is not None}
+            encoding = cls(**entries | {"features": features} | tuples | arrays)
             if not encoding._is_consistent():
                 raise ValueError("its parts do not fit together")
         return encoding
 
     def _is_consistent(self) -> bool:
-        classification, scaling = self.task == "classification", (self.mean, self.scale)
+        is_classification = self.task == "classification"
         return (
             self.task in TASKS
-            and bool(self.classes) == classification
-            and (self.target_mean is None) == (self.target_scale is None) == classification
+            and bool(self.classes) == is_classification
+            and (self.target_mean is None) == is_classification
+            and (self.target_scale is None) == is_classification
+            and (self.mean is None) == (self.scale is None)
+            and all(array is None or array.shape in ((), self.shape) for array in (self.mean, self.scale))
             and (not self.features or self.shape == (len(self.inputs),))
-            and len({array is None for array in scaling}) == 1
-            and all(array is None or array.shape in ((), self.shape) for array in scaling)
         )
 
 

@@ -1,20 +1,19 @@
 """Data by name or by path, from frames and arrays: all encoded and standardized in the same way."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from dnasa.core import InputError
+from dnasa.data import rows as raw
 from dnasa.data.dataset import Dataset
 from dnasa.data.datasets import DATASETS, load_known
 from dnasa.data.encoding import Encoding
-from dnasa.data.reading import CONTEXT, KINDS, from_text, kind, read_file, read_images
-from dnasa.data.rows import Rows, of_arrays, of_frame, without
-from dnasa.data.summaries import Summary, make_encoding, summarize
-
-if TYPE_CHECKING:
-    import pandas as pd
+from dnasa.data.reading import CONTEXT, FORMATS, extension, from_text, read_file, read_images
+from dnasa.data.rows import Rows, without_columns
+from dnasa.data.summaries import check_columns, check_labels, make_encoding, summarize
 
 
 def load(
@@ -45,17 +44,17 @@ def load(
     path = Path(name)
     if not path.exists():
         raise InputError(f"Unknown data '{name}': it is no file or folder. Datasets: {', '.join(DATASETS)}.")
-    if path.is_file() and (text or (kind(path) == ".txt" and target is None)):
+    if path.is_file() and (text or (extension(path) == ".txt" and target is None)):
         return from_text(path, context)
     rows, tests = read(path, target)
-    rows = without(rows, drop_columns, id_column, path.name)
+    rows = without_columns(rows, drop_columns, id_column, path.name)
     return encoded(rows, tests, path.resolve().name, str(path), task)
 
 
 def from_frame(
-    frame: "pd.DataFrame",
+    frame: pd.DataFrame,
     target: Any,
-    test: "pd.DataFrame | None" = None,
+    test: pd.DataFrame | None = None,
     name: str = "frame",
     task: str | None = None,
     drop_columns: Any = None,
@@ -72,8 +71,8 @@ def from_frame(
         drop_columns: Columns to leave out.
         id_column: A column that names the rows: it is not an input, and comes back with predictions.
     """
-    tests = None if test is None else of_frame(test, target, "The test frame")
-    rows = without(of_frame(frame, target, "The frame"), drop_columns, id_column, "The frame")
+    tests = None if test is None else raw.from_frame(test, target, "The test frame")
+    rows = without_columns(raw.from_frame(frame, target, "The frame"), drop_columns, id_column, "The frame")
     return encoded(rows, tests, name, "a frame", task)
 
 
@@ -95,18 +94,15 @@ def from_arrays(
         name: What the dataset is called.
         task: "classification" or "regression"; by default what the labels look like.
     """
-    tests = None if test_inputs is None else of_arrays(test_inputs, test_labels, "the test part")
-    return encoded(of_arrays(inputs, labels), tests, name, "arrays", task)
-
-
-# ---------------------------------------------------------------- files
+    tests = None if test_inputs is None else raw.from_arrays(test_inputs, test_labels, "the test part")
+    return encoded(raw.from_arrays(inputs, labels), tests, name, "arrays", task)
 
 
 def read(path: Path, target: Any) -> tuple[Rows, Rows | None]:
     """The rows of a file or a folder, and its test rows where it has them."""
     if not path.is_dir():
         return read_file(path, target)
-    tables = sorted(p for p in path.iterdir() if p.is_file() and kind(p) in KINDS and p.name[:2] != "~$")
+    tables = sorted(p for p in path.iterdir() if p.is_file() and extension(p) in FORMATS)
     if not tables:
         return read_images(path)
     tests = [p for p in tables if p.name.startswith("test.")]
@@ -115,11 +111,8 @@ def read(path: Path, target: Any) -> tuple[Rows, Rows | None]:
     if len(train) != 1:
         names = ", ".join(p.name for p in train[:5]) or "none"
         raise InputError(f"{path} must hold one file of training rows, or one called train.csv; it has: {names}.")
-    rows, own_test = read_file(train[0], target)
-    return rows, read_file(tests[0], target)[0] if tests else own_test
-
-
-# ---------------------------------------------------------------- encoding
+    rows, included_tests = read_file(train[0], target)
+    return rows, read_file(tests[0], target)[0] if tests else included_tests
 
 
 def hold_out_rows(rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -130,30 +123,24 @@ def hold_out_rows(rows: int) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(np.delete(order, np.s_[4::5])), np.sort(order[4::5])
 
 
-class Split:
-    """Rows divided into training and test rows, without copies."""
+def split(rows: Rows, tests: Rows | None) -> tuple[Rows, Rows]:
+    """The rows for training and for testing, checked; every fifth is for testing where there are no test rows."""
+    check_columns(rows)
+    if tests is None:
+        train, test = hold_out_rows(len(rows.labels))
+        return rows.take(train), rows.take(test)
+    check_labels(tests.labels)
+    shape, test_shape = rows.inputs.shape[1:], tests.inputs.shape[1:]
+    if not rows.features and shape != test_shape:
+        raise InputError(f"Training rows have shape {shape}, test rows {test_shape}: give both the same.")
+    return rows, tests
 
-    def __init__(self, rows: Rows, tests: Rows | None):
-        self.rows, self.tests = rows, rows if tests is None else tests
-        self.train, self.test = np.arange(len(rows.labels)), np.arange(len(self.tests.labels))
-        if tests is None:
-            self.train, self.test = hold_out_rows(len(rows.labels))
-        shapes = [part.inputs.shape[1:] for part in (rows, self.tests)]
-        if not rows.features and shapes[0] != shapes[1]:
-            raise InputError(f"Training rows have shape {shapes[0]}, test rows {shapes[1]}: give both the same.")
 
-    def summary(self, task: str | None) -> Summary:
-        return summarize(self.rows, self.train, self.tests, self.test, task)
-
-    def training(self, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
-        return encoding.transform(self.rows.inputs, self.train), encoding.labels(self.rows.labels, self.train)
-
-    def testing(self, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
-        return encoding.transform(self.tests.inputs, self.test), encoding.labels(self.tests.labels, self.test)
+def encode_rows(rows: Rows, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
+    return encoding.transform(rows.inputs), encoding.labels(rows.labels)
 
 
 def encoded(rows: Rows, tests: Rows | None, name: str, source: str, task: str | None = None) -> Dataset:
-    split = Split(rows, tests)
-    encoding = make_encoding(split.summary(task), task)._replace(id_column=rows.id_column)
-    parts = (*split.training(encoding), *split.testing(encoding))
-    return Dataset(name, *parts, source, encoding=encoding)
+    train, test = split(rows, tests)
+    encoding = make_encoding(summarize(train, test, task), task)._replace(id_column=rows.id_column)
+    return Dataset(name, *encode_rows(train, encoding), *encode_rows(test, encoding), source, encoding=encoding)

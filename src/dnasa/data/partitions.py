@@ -1,7 +1,7 @@
 """Which rows belong to which node: every row at most once, the same for the same seed."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,7 +10,6 @@ from dnasa.data.dataset import Dataset
 
 Shards = list[np.ndarray]
 ALPHA = 0.5  # of a Dirichlet partition that names none
-SHARE = 10  # one training row in this many is held out
 
 
 def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
@@ -39,11 +38,13 @@ def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards
         raise InputError(f"A network needs at least one node, not {nodes}.")
     if nodes > len(labels):
         raise InputError(f"{len(labels)} rows cannot be shared among {nodes} nodes: use fewer nodes.")
-    if labels.ndim > 1 and match[1] in ("by_label", "dirichlet"):
+    if match[1] == "iid":
+        return _iid(labels, nodes, seed)
+    if match[1] == "contiguous":
+        return _contiguous(labels, nodes)
+    if labels.ndim > 1:
         raise InputError("These rows have no class to divide them by: use the partition iid or contiguous.")
-    if match[1] == "dirichlet":
-        return _dirichlet(labels, nodes, seed, alpha)
-    return DIVISIONS[match[1]](labels, nodes, seed)
+    return _by_label(labels, nodes, seed) if match[1] == "by_label" else _dirichlet(labels, nodes, seed, alpha)
 
 
 def full_name(how: str) -> str:
@@ -56,7 +57,7 @@ def _iid(labels: np.ndarray, nodes: int, seed: int) -> Shards:
     return [np.sort(part) for part in np.array_split(order, nodes)]
 
 
-def _contiguous(labels: np.ndarray, nodes: int, seed: int) -> Shards:
+def _contiguous(labels: np.ndarray, nodes: int) -> Shards:
     """Whole numbers in several columns are overlapping windows: those that reach into the next node's part are left out."""
     *parts, last = np.array_split(np.arange(len(labels)), nodes)
     overlap = labels.shape[1] if labels.ndim > 1 and labels.dtype.kind in "iu" else 0
@@ -75,17 +76,17 @@ def _dirichlet(labels: np.ndarray, nodes: int, seed: int, alpha: float) -> Shard
     """Drawn again until every node has a row; a node still without one gets a row of the largest shard."""
     generator = np.random.default_rng(seed)
     for _ in range(50):
-        shards = _draw(labels, nodes, alpha, generator)
+        shards = _draw_dirichlet(labels, nodes, alpha, generator)
         if min(map(len, shards)) > 0:
             break
-    for shard in range(nodes):
-        if not len(shards[shard]):
+    for node in range(nodes):
+        if not len(shards[node]):
             largest = max(range(nodes), key=lambda i: len(shards[i]))
-            shards[shard], shards[largest] = shards[largest][-1:], shards[largest][:-1]
+            shards[node], shards[largest] = shards[largest][-1:], shards[largest][:-1]
     return [np.sort(shard) for shard in shards]
 
 
-def _draw(labels: np.ndarray, nodes: int, alpha: float, generator: np.random.Generator) -> Shards:
+def _draw_dirichlet(labels: np.ndarray, nodes: int, alpha: float, generator: np.random.Generator) -> Shards:
     pieces: list[list[np.ndarray]] = [[] for _ in range(nodes)]
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
@@ -94,9 +95,6 @@ def _draw(labels: np.ndarray, nodes: int, alpha: float, generator: np.random.Gen
         for node, piece in enumerate(np.split(rows, cuts)):
             pieces[node].append(piece)
     return [np.concatenate(piece) for piece in pieces]
-
-
-DIVISIONS: dict[str, Callable[..., Shards]] = {"iid": _iid, "contiguous": _contiguous, "by_label": _by_label}
 
 
 def class_table(labels: np.ndarray, shards: Shards, classes: int) -> np.ndarray:
@@ -125,9 +123,6 @@ def label_difference(table: np.ndarray) -> float:
     return float((to_all / (1 - rows / table.sum())).sum(1).mean() / 2)
 
 
-# ---------------------------------------------------------------- validation rows: nobody trains on them
-
-
 def hold_out(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of the training rows to train on, and of those to validate on, a tenth.
 
@@ -140,14 +135,15 @@ def hold_out(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     if data.vocabulary:
         context, cut = data.labels.shape[1], count * 9 // 10
         return np.arange(max(0, cut - context)), np.arange(cut, count, context)
-    order = np.random.default_rng(0).permutation(count)
-    return np.sort(order[_part(count) :]), np.sort(order[: _part(count)])
+    return _hold_out_tenth(np.arange(count))
 
 
-def _part(rows: int, share: float = 1 / SHARE) -> int:
-    if rows < 2:
+def _hold_out_tenth(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if len(rows) < 2:
         raise InputError("A node has one training row, and needs another to validate on.")
-    return max(1, int(rows * share + 1e-9))
+    order = np.random.default_rng(0).permutation(rows)
+    count = max(1, len(rows) // 10)
+    return np.sort(order[count:]), np.sort(order[:count])
 
 
 def divide(data: Dataset, rows: np.ndarray, how: str, nodes: int, seed: int = 0) -> Shards:
@@ -177,17 +173,13 @@ def divide_validation(rows: np.ndarray, nodes: int) -> Shards:
     return [every[node::nodes] for node in range(nodes)]
 
 
-def hold_out_of_each(shards: Sequence[np.ndarray], share: float = 1 / SHARE) -> tuple[Shards, Shards]:
-    """A part of every node's own rows, for data that never leaves its node: the rows to train on, and those to validate on.
+def hold_out_of_each(shards: Sequence[np.ndarray]) -> tuple[Shards, Shards]:
+    """A tenth of every node's rows, for data that never leaves its node: the rows to train on, and those to validate on.
 
-    Args:
-        shards: The numbers of each node's rows; empty for nodes of other processes.
-        share: How many of them are validated on.
+    Nodes of other processes have no rows here.
     """
-    orders = [np.random.default_rng(0).permutation(shard) for shard in shards]
-    cuts = [_part(len(order), share) if len(order) else 0 for order in orders]
-    pairs = list(zip(orders, cuts, strict=True))
-    return [np.sort(order[cut:]) for order, cut in pairs], [np.sort(order[:cut]) for order, cut in pairs]
+    pairs = [_hold_out_tenth(shard) if len(shard) else (shard, shard) for shard in shards]
+    return [train for train, _ in pairs], [validation for _, validation in pairs]
 
 
 def validation_name(metric: str) -> str:

@@ -1,17 +1,18 @@
-"""Rows in files: tables, Excel, parquet, LIBSVM, arrays, folders of images, texts. A damaged file is refused with one line."""
+"""Rows in files: tables, parquet, LIBSVM, arrays, folders of images, texts. A damaged file is refused with one line."""
 
 import csv
 import gzip
 import io
 import math
 import re
-import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 
 from dnasa import files
@@ -20,17 +21,14 @@ from dnasa.core import InputError
 from dnasa.data.columns import MISSING_WORDS
 from dnasa.data.dataset import Dataset
 from dnasa.data.encoding import Encoding
-from dnasa.data.rows import Rows, of_arrays, of_frame, position
+from dnasa.data.rows import Rows, from_arrays, from_frame, position
 from dnasa.extras import needed_by
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SAMPLE = 1 << 16  # bytes from which separator and decimal sign are found
 SEPARATORS = ",;\t|"
 BOM = b"\xef\xbb\xbf"  # the byte-order mark that some programs write before UTF-8 text
 LIBSVM = (".libsvm", ".svm", ".svmlight")
-KINDS = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab", *LIBSVM, ".xlsx", ".npz", ".parquet")
+FORMATS = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab", *LIBSVM, ".npz", ".parquet")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")  # others may start a program, as PostScript does
 CONTEXT = 256  # characters that a model of a text sees at once
@@ -42,8 +40,19 @@ ARRAYS = {  # what an array of an .npz may be called
 }
 
 
-def kind(path: Path) -> str:
-    """The end of the name, without .gz."""
+@contextmanager
+def refusing(line: str) -> Iterator[None]:
+    """Refuse a damaged file with this line, whatever a library raises."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(line) from error
+
+
+def extension(path: Path) -> str:
+    """The end of the name in lower case, without .gz."""
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
@@ -51,14 +60,15 @@ def read_file(path: Path, target: Any) -> tuple[Rows, Rows | None]:
     """The training rows and, where the file has them apart, the test rows."""
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
-    if kind(path) == ".npz":
+    if extension(path) == ".npz":
         arrays = read_arrays(path, ARRAYS)
-        train = of_arrays(arrays["inputs"], arrays["labels"], path.name)
-        has_tests = "test_inputs" in arrays
-        return train, of_arrays(arrays["test_inputs"], arrays["test_labels"], path.name) if has_tests else None
-    if kind(path) in LIBSVM:
-        return of_arrays(*read_libsvm(path), path.name), None
-    return of_frame(read_table(path), target, path.name), None
+        train = from_arrays(arrays["inputs"], arrays["labels"], path.name)
+        if "test_inputs" not in arrays:
+            return train, None
+        return train, from_arrays(arrays["test_inputs"], arrays["test_labels"], path.name)
+    if extension(path) in LIBSVM:
+        return from_arrays(*read_libsvm(path), path.name), None
+    return from_frame(read_table(path), target, path.name), None
 
 
 def read_rows(path: Path, encoding: Encoding) -> tuple[Any, list[Any]]:
@@ -67,51 +77,41 @@ def read_rows(path: Path, encoding: Encoding) -> tuple[Any, list[Any]]:
     Names are those of a folder's images, or the `id_column` of a table.
     """
     if path.is_dir():
-        return read_unlabelled(path, encoding.shape)
+        return read_unlabeled(path, encoding.shape)
     if not path.is_file():
         raise InputError(f"There is no file or folder {path}.")
-    if kind(path) == ".npz":
+    if extension(path) == ".npz":
         return read_arrays(path, {"inputs": ARRAYS["inputs"]})["inputs"], []
     if not encoding.features:
         raise InputError(f"The model takes rows of shape {encoding.shape}: give an .npz file or a folder of images.")
-    if kind(path) in LIBSVM:
-        rows, _ = read_libsvm(path)
-        missing = max(0, len(encoding.features) - rows.shape[1])  # columns at the end without a value in any row
-        return np.pad(rows, ((0, 0), (0, missing))), []
+    if extension(path) in LIBSVM:
+        return read_libsvm(path, len(encoding.features))[0], []
     frame = read_table(path, encoding.id_column)
     place = position(list(frame.columns), encoding.id_column or "")
     return frame, [] if place is None else frame.iloc[:, place].tolist()
 
 
-# ---------------------------------------------------------------- tables
-
-
-def read_table(path: Path, as_text: str | None = None) -> "pd.DataFrame":
-    """Parquet, a workbook, or text. The column `as_text` stays text, as 007."""
-    if kind(path) not in KINDS:
-        raise InputError(f"{path.name} has no format that can be read: save it as .csv. Formats: {', '.join(KINDS)}.")
-    if kind(path) == ".parquet":
+def read_table(path: Path, as_text: str | None = None) -> pd.DataFrame:
+    """Parquet, or text. The column `as_text` stays text, as 007."""
+    if extension(path) not in FORMATS:
+        raise InputError(f"{path.name} has no format that can be read: save it as .csv. Formats: {', '.join(FORMATS)}.")
+    if extension(path) == ".parquet":
         return _read_parquet(path)
-    if kind(path) == ".xlsx":
-        return _read_text(path, _excel_as_csv(path), as_text, ",")
-    return _read_text(path, read_bytes(path).removeprefix(BOM), as_text)
+    return _read_text(path, as_text)
 
 
-def _read_text(path: Path, raw: bytes, as_text: str | None, separators: str = SEPARATORS) -> "pd.DataFrame":
-    """Values below a header line; the separator is the one that divides the header into most names; without one, spaces."""
-    import pandas as pd
-
+def _read_text(path: Path, as_text: str | None) -> pd.DataFrame:
+    raw = read_bytes(path).removeprefix(BOM)
     sample = raw[:SAMPLE].decode(errors="replace")
     header = next((line for line in sample.splitlines() if line.strip()), "")
     try:
-        cells = [next(csv.reader([header], delimiter=sign, skipinitialspace=True), []) for sign in separators]
-        names, sign = max(zip(cells, separators, strict=True), key=lambda pair: len(pair[0]))
-        if len(names) < 2 and kind(path) not in (".csv", ".xlsx"):
-            names, sign = header.split(), " "
+        names, separator = _parse_header(header)
+        if len(names) < 2 and extension(path) != ".csv":
+            names, separator = header.split(), " "
         frame = pd.read_csv(
             io.BytesIO(raw),
-            sep=r"\s+" if sign == " " else sign,
-            decimal=_decimal(sample, sign),
+            sep=r"\s+" if separator == " " else separator,
+            decimal=_decimal(sample, separator),
             dtype={as_text: str} if as_text else None,
             keep_default_na=False,
             na_values=list(MISSING_WORDS),
@@ -128,20 +128,25 @@ def _read_text(path: Path, raw: bytes, as_text: str | None, separators: str = SE
     return frame.drop(columns=surplus)
 
 
-def _decimal(sample: str, sign: str) -> str:
+def _parse_header(header: str) -> tuple[list[str], str]:
+    """The names, and the separator that divides the line into most of them."""
+    choices = [(next(csv.reader([header], delimiter=sign, skipinitialspace=True), []), sign) for sign in SEPARATORS]
+    return max(choices, key=lambda choice: len(choice[0]))
+
+
+def _decimal(sample: str, separator: str) -> str:
     """A comma where numbers are written so and it does not separate."""
-    whole_cell = r'(?m)(?:^|[;\t| ])"?-?\d+{}\d+"?(?=[;\t| \r]|$)'
-    with_comma, with_point = (re.search(whole_cell.replace("{}", mark), sample) for mark in (",", r"\."))
-    return "," if sign != "," and with_comma and not with_point else "."
+    number = r'(?m)(?:^|[;\t| ])"?-?\d+{}\d+"?(?=[;\t| \r]|$)'
+    with_comma, with_point = (re.search(number.replace("{}", mark), sample) for mark in (",", r"\."))
+    return "," if separator != "," and with_comma and not with_point else "."
 
 
-def _check_header(path: Path, names: list[str], frame: "pd.DataFrame") -> None:
-    import pandas as pd
-
-    numeric, named = [name for name in names if is_number(name)], [name for name in names if name]
-    counted = numeric == [str(place) for place in range(len(numeric))]  # which pandas writes
-    # pandas makes surplus columns the index
-    if not counted or len(set(named)) < len(named) or not isinstance(frame.index, pd.RangeIndex):
+def _check_header(path: Path, names: list[str], frame: pd.DataFrame) -> None:
+    numeric = [name for name in names if is_number(name)]
+    only_counted = numeric == [str(place) for place in range(len(numeric))]  # as pandas writes columns without names
+    named = [name for name in names if name]
+    has_surplus = not isinstance(frame.index, pd.RangeIndex)  # pandas makes values without a name the index
+    if not only_counted or len(set(named)) < len(named) or has_surplus:
         raise InputError(
             f"The first line of {path.name} must have one name for each column, all different and no numbers: correct it."
         )
@@ -157,43 +162,21 @@ def is_number(text: str) -> bool:
     return True
 
 
-def _is_surplus(frame: "pd.DataFrame", name: str, place: int) -> bool:
+def _is_surplus(frame: pd.DataFrame, name: str, place: int) -> bool:
     """What programs add: the row numbers of pandas, and an empty column after a separator at the end of each line."""
     if name != f"Unnamed: {place}":
         return False
     return bool(frame[name].isna().all()) or (place == 0 and np.array_equal(frame[name], np.arange(len(frame))))
 
 
-def _excel_as_csv(path: Path) -> bytes:
-    """The first sheet of a workbook as text with commas, so that its cells are read as those of a .csv file."""
-    import pandas as pd
-
+def _read_parquet(path: Path) -> pd.DataFrame:
     with needed_by(f"Reading {path.name}"):
-        import openpyxl  # noqa: F401, which pandas uses
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about formats that have no values
-            sheet = pd.read_excel(path, header=None, dtype=str, engine="openpyxl")
-    except Exception as error:  # openpyxl and zipfile raise many kinds for damaged files
-        raise InputError(f"{path.name} is not an Excel workbook, or has a password: save it as .csv.") from error
-    filled = sheet.dropna(how="all").dropna(how="all", axis=1)
-    return filled.apply(lambda column: column.str.strip()).to_csv(index=False, header=False).encode()
-
-
-def _read_parquet(path: Path) -> "pd.DataFrame":
-    import pandas as pd
-
-    try:
+        import pyarrow  # noqa: F401, which pandas uses
+    with refusing(f"{path.name} is not a parquet file: write it again."):
         frame = pd.read_parquet(path)
-    except ImportError:
-        raise InputError(f'Reading {path.name} needs pyarrow: `pip install "dnasa[parquet]"`.') from None
-    except Exception as error:  # pyarrow raises many kinds for damaged files
-        raise InputError(f"{path.name} is not a parquet file: {first_line(error)}.") from error
-    named = isinstance(frame.index, pd.RangeIndex)
-    return frame if named else frame.reset_index(drop=frame.index.name is None)
-
-
-# ---------------------------------------------------------------- bytes and arrays
+    if isinstance(frame.index, pd.RangeIndex):
+        return frame
+    return frame.reset_index(drop=frame.index.name is None)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -218,40 +201,42 @@ def read_libsvm(path: Path, features: int | None = None) -> tuple[np.ndarray, np
 
 def read_arrays(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
     """Arrays of an .npz, never a pickle, each by the first of its possible names; of test arrays all or none."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            known = archive.files
-            chosen = {key: next((name for name in some if name in known), None) for key, some in names.items()}
-            parts = {key: np.asarray(archive[name]) for key, name in chosen.items() if name is not None}
-    except Exception as error:  # NumPy and zipfile raise many kinds for damaged files
-        raise InputError(f"{path} is not an archive of plain arrays: write it with np.savez.") from error
-    optional = [key for key in names if key.startswith("test_")]
-    missing = [key for key in names if key not in parts and (key not in optional or parts.keys() & set(optional))]
-    if missing:
-        raise InputError(f"{path.name} has no array '{missing[0]}'; it has: {', '.join(known) or 'nothing'}.")
-    return parts
-
-
-# ---------------------------------------------------------------- images by class: cat/1.png, dog/2.png, ...
+    damaged = refusing(f"{path} is not an archive of plain arrays: write it with np.savez.")
+    with damaged, np.load(path, allow_pickle=False) as archive:
+        stored = archive.files
+        chosen = {key: next((name for name in some if name in stored), None) for key, some in names.items()}
+        arrays = {key: np.asarray(archive[name]) for key, name in chosen.items() if name is not None}
+    has_tests = any(key.startswith("test_") for key in arrays)
+    for key in names:
+        if key not in arrays and (has_tests or not key.startswith("test_")):
+            raise InputError(f"{path.name} has no array '{key}'; it has: {', '.join(stored) or 'nothing'}.")
+    return arrays
 
 
 def read_images(folder: Path) -> tuple[Rows, Rows | None]:
     """All images as bytes, gray or in color, and those of the folder `test` if there is one; all have the size of the first."""
-    parts = [folder / name for name in ("train", "test") if (folder / name).is_dir()]
-    train, *tests = (by_class(part) for part in (parts if (folder / "train").is_dir() else [folder]))
-    every = [path for part in (train, *tests) for path in part]
-    gray = all(_open(path).mode in ("L", "1", "I;16", "I") for path in every)
-    size, mode = _open(every[0]).size, "L" if gray else "RGB"
-    rows = [of_arrays(pixels([*part], mode, size), np.array([*part.values()]), folder.name) for part in (train, *tests)]
-    return rows[0], rows[1] if tests else None
+    folders = [folder]
+    if (folder / "train").is_dir():
+        folders = [part for part in (folder / "train", folder / "test") if part.is_dir()]
+    parts = [by_class(part) for part in folders]
+    paths = [path for part in parts for path in part]
+    gray = all(_open(path).mode in ("L", "1", "I;16", "I") for path in paths)
+    size, mode = _open(paths[0]).size, "L" if gray else "RGB"
+    rows = []
+    for part in parts:
+        images = np.stack([_pixels(path, mode, size) for path in part])
+        rows.append(from_arrays(images, np.array(list(part.values())), folder.name))
+    return rows[0], rows[1] if len(rows) > 1 else None
 
 
-def read_unlabelled(folder: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, list[str]]:
+def read_unlabeled(folder: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, list[str]]:
     """All images of a folder, for a model that takes rows of this shape, and their names."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES)
     if not paths or len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(f"{folder} holds no images, or the model takes none: give a file.")
-    return pixels(paths, "L" if shape[0] == 1 else "RGB", (shape[2], shape[1])), [str(p.relative_to(folder)) for p in paths]
+    mode, size = "L" if shape[0] == 1 else "RGB", (shape[2], shape[1])
+    images = np.stack([_pixels(path, mode, size) for path in paths])
+    return images, [str(path.relative_to(folder)) for path in paths]
 
 
 def by_class(folder: Path) -> dict[Path, str]:
@@ -271,30 +256,19 @@ def by_class(folder: Path) -> dict[Path, str]:
 def _open(path: Path) -> Any:
     with needed_by(f"Reading the image {path.name}"):
         from PIL import Image
-    try:
+    with refusing(f"{path} is not an image that Pillow can read: replace or remove it."):
         return Image.open(path, formats=IMAGE_FORMATS)
-    except Exception as error:  # Pillow raises many kinds for damaged images
-        raise InputError(f"{path} is not an image that Pillow can read: replace or remove it.") from error
-
-
-def pixels(paths: Sequence[Path], mode: str, size: tuple[int, int]) -> np.ndarray:
-    """Images x channels x height x width; the size is checked before memory is used for it."""
-    return np.stack([_pixels(path, mode, size) for path in paths])
 
 
 def _pixels(path: Path, mode: str, size: tuple[int, int]) -> np.ndarray:
+    """Channels x height x width."""
     image = _open(path)
-    if image.size != size:
-        sizes = [f"{width} x {height} pixels" for width, height in (image.size, size)]
-        raise InputError(f"{path} has {sizes[0]} and others have {sizes[1]}: make all images the same size.")
-    try:
+    if image.size != size:  # checked before memory is used for it
+        here, others = (f"{width} x {height} pixels" for width, height in (image.size, size))
+        raise InputError(f"{path} has {here} and others have {others}: make all images the same size.")
+    with refusing(f"{path} is damaged: replace or remove it."):
         array = np.asarray(image.convert(mode))
-    except Exception as error:  # Pillow raises many kinds for damaged images
-        raise InputError(f"{path} is damaged: replace or remove it.") from error
     return array[None] if mode == "L" else array.transpose(2, 0, 1)
-
-
-# ---------------------------------------------------------------- texts
 
 
 def from_text(path: str | Path, context: int = CONTEXT) -> Dataset:

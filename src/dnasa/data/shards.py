@@ -18,8 +18,8 @@ import numpy as np
 from dnasa.core import InputError
 from dnasa.data import agreement, loading, reading
 from dnasa.data.dataset import Dataset, Site
-from dnasa.data.rows import without
-from dnasa.data.summaries import Summary, make_encoding
+from dnasa.data.rows import without_columns
+from dnasa.data.summaries import Summary, make_encoding, summarize
 
 
 def alone(text: str) -> list[str]:
@@ -54,27 +54,29 @@ def from_shards(
     """
     folder = Path(folder)
     paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)
-    tests = None if common is None else loading.read(common, target)[0]
-    splits, local_summaries = [], []
+    common_tests = None if common is None else loading.read(common, target)[0]
+    train_rows, test_rows, local_summaries = [], [], []
     for path in paths:
         with naming(path):
-            rows, own_test = loading.read(path, target)
-            rows = without(rows, drop_columns, id_column, path.name, partly=True)
-            splits.append(loading.Split(rows, own_test if tests is None else tests))
+            rows, tests = loading.read(path, target)
+            rows = without_columns(rows, drop_columns, id_column, path.name, may_be_absent=True)
+            train, test = loading.split(rows, tests if common_tests is None else common_tests)
+            train_rows.append(train)
+            test_rows.append(test)
             site = path.name if path.is_dir() else path.name.partition(".")[0]
-            local_summaries.append(splits[-1].summary(task).to_send(site))
-    summaries = agreement.aligned(exchanged(local_summaries, allgather_text))
+            local_summaries.append(summarize(train, test, task).to_send(site))
+    summaries = agreement.aligned(exchange_summaries(local_summaries, allgather_text))
     total = reduce(Summary.merged, summaries)
     encoding = make_encoding(total, task)._replace(id_column=id_column)
     if encoding.task == "classification":
         agreement.check_classes(summaries)
-    # nodes of other processes that nothing was exchanged with have empty shards
-    known = dict(zip(range(nodes) if len(summaries) == nodes else local_nodes, summaries, strict=True))
-    of_nodes = [known.get(node, Summary()) for node in range(nodes)]
-    pieces = [split.training(encoding) for split in splits]
-    tested = [split.testing(encoding) for split in (splits[:1] if common else splits)]
-    parts: Any = [np.concatenate(column) for some in (pieces, tested) for column in zip(*some, strict=True)]
-    data = Dataset(folder.resolve().name or str(folder), *parts)._replace(
+    trained_on = [loading.encode_rows(rows, encoding) for rows in train_rows]
+    tested_on = [loading.encode_rows(rows, encoding) for rows in (test_rows[:1] if common else test_rows)]
+    of_nodes = _by_node(summaries, local_nodes, nodes)
+    data = Dataset(
+        folder.resolve().name or str(folder),
+        *_concatenated(trained_on),
+        *_concatenated(tested_on),
         source=str(folder),
         encoding=encoding,
         test_counts=() if common else tuple(summary.tests for summary in of_nodes),
@@ -82,15 +84,30 @@ def from_shards(
         warnings=tuple(agreement.warnings(summaries)),
         sites=tuple(Site(summary.site, summary.rows) for summary in of_nodes),
     )
+    return data, _consecutive_shards([len(labels) for _, labels in trained_on], local_nodes, nodes)
+
+
+def _by_node(summaries: Sequence[Summary], local_nodes: range, nodes: int) -> list[Summary]:
+    """The summary of every node; an empty one for nodes of other processes that nothing was exchanged with."""
+    known = dict(zip(range(nodes) if len(summaries) == nodes else local_nodes, summaries, strict=True))
+    return [known.get(node, Summary()) for node in range(nodes)]
+
+
+def _concatenated(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    inputs, labels = zip(*parts, strict=True)
+    return np.concatenate(inputs), np.concatenate(labels)
+
+
+def _consecutive_shards(counts: Sequence[int], local_nodes: range, nodes: int) -> list[np.ndarray]:
+    """The numbers of each local node's rows, one node after the other; other nodes have none."""
     shards = [np.empty(0, np.int64)] * nodes
-    counts = [len(labels) for _, labels in pieces]
     for node, count, end in zip(local_nodes, counts, accumulate(counts), strict=True):
         shards[node] = np.arange(end - count, end)
-    return data, shards
+    return shards
 
 
-def exchanged(summaries: Sequence[Summary], allgather_text: Callable[[str], list[str]]) -> list[Summary]:
-    """The summaries of all nodes, in their order."""
+def exchange_summaries(summaries: Sequence[Summary], allgather_text: Callable[[str], list[str]]) -> list[Summary]:
+    """Send the summaries of the local nodes; return those of all nodes, in their order."""
     texts = allgather_text(json.dumps(summaries))
     return [Summary.from_json(entry) for text in texts for entry in json.loads(text)]
 
@@ -105,12 +122,9 @@ def naming(path: Path) -> Iterator[None]:
         raise InputError(line, error.kind or "a table that cannot be used") from error
 
 
-# ---------------------------------------------------------------- files
-
-
 def node_paths(folder: Path, local_nodes: range, nodes: int) -> list[Path]:
     """The file or folder of each local node."""
-    entries = _entries(folder)
+    entries = node_entries(folder)
     if len(entries) == nodes:
         return entries[local_nodes.start : local_nodes.stop]
     if len(entries) == len(local_nodes):
@@ -119,12 +133,7 @@ def node_paths(folder: Path, local_nodes: range, nodes: int) -> list[Path]:
     raise InputError(f"{folder} has {len(entries)} sites ({names}), not {nodes}: give --nodes {len(entries)}.")
 
 
-def count_nodes(folder: Path) -> int:
-    """The number of nodes whose data the folder holds."""
-    return len(_entries(folder))
-
-
-def _entries(folder: Path) -> list[Path]:
+def node_entries(folder: Path) -> list[Path]:
     """The files and folders with training rows; node-10 comes after node-9."""
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: give the one that holds the nodes' files.")
@@ -135,7 +144,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _is_data(path: Path) -> bool:
-    return not path.name.startswith((".", "~$")) and (path.is_dir() or reading.kind(path) in reading.KINDS)
+    return not path.name.startswith(".") and (path.is_dir() or reading.extension(path) in reading.FORMATS)
 
 
 def _is_test(path: Path) -> bool:

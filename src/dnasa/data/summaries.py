@@ -6,22 +6,19 @@ A node summarizes its own rows, and summaries are merged: means and sums of squa
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from dnasa.checks import choose
 from dnasa.core import InputError
 from dnasa.data import columns
-from dnasa.data.columns import MISSING, as_words, kind_of, leave_out, nearly_all_different, numbers
+from dnasa.data.columns import MISSING, drop_remedy, kind_of, nearly_all_different, to_numbers, to_words
 from dnasa.data.encoding import TASKS, Encoding, Feature
+from dnasa.data.rows import Rows
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from dnasa.data.rows import Rows
-
-MIN_COUNT = 5  # rows: nothing that is said of fewer leaves a site
+MIN_COUNT = 5  # rows: no statistic of fewer leaves a site
 MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
 RARE_CLASSES, RARE = 100, 5  # also a regression's target: more than 100 values with fewer than 5 rows each
 MOST_FRACTIONS = 20  # numbers with a fraction and more values are a regression's target
@@ -51,21 +48,21 @@ class Moments(NamedTuple):
         return self.squares <= self.n * (1e-10 * self.mean) ** 2
 
     def merged(self, other: "Moments") -> "Moments":
-        count, difference = self.n + other.n, other.mean - self.mean
-        if not count:
+        n, difference = self.n + other.n, other.mean - self.mean
+        if not n:
             return self
-        mean = self.mean + difference * other.n / count
-        return Moments(count, mean, self.squares + other.squares + difference**2 * self.n * other.n / count)
+        squares = self.squares + other.squares + difference**2 * self.n * other.n / n
+        return Moments(n, self.mean + difference * other.n / n, squares)
 
 
 class Column(NamedTuple):
-    """Summary of an input column: `gaps` is whether values are missing in any row, `counts` are those of text categories."""
+    """Summary of an input column."""
 
     name: str
     kind: str
-    gaps: bool
+    gaps: bool  # whether values are missing in any row, for training or for testing
     moments: Moments = Moments()
-    counts: dict[str, int] = {}  # noqa: RUF012 (never changed)
+    counts: dict[str, int] = {}  # noqa: RUF012 (rows of each category, and of missing values; never changed)
 
     @property
     def is_empty(self) -> bool:
@@ -83,21 +80,21 @@ class Column(NamedTuple):
         return self._replace(counts=counts, moments=self.moments if self.moments.n >= MIN_COUNT else Moments())
 
     def feature(self) -> Feature:
-        if self.kind == "number" and self.moments.n:
+        if self.kind == "number" and not self.is_empty:
             return Feature(self.name, "number", self.moments.mean if self.gaps else None)
-        words = {*self.counts, *([MISSING] if self.gaps else [])}
-        if self.kind == "number" or not words - {MISSING}:
+        categories = {*self.counts, *([MISSING] if self.gaps else [])}
+        if self.is_empty or not categories - {MISSING}:
             few = f"in at least {MIN_COUNT} training rows of a site"
-            raise InputError(f"Column '{self.name}' has no value {few}: {leave_out(self.name)}.")
+            raise InputError(f"Column '{self.name}' has no value {few}: {drop_remedy(self.name)}.")
         columns.check_categories(self.name, self.counts)
-        return Feature(self.name, "text", categories=tuple(sorted(words)))
+        return Feature(self.name, "text", categories=tuple(sorted(categories)))
 
-    def inputs(self, feature: Feature, rows: int) -> list[Moments]:
+    def input_moments(self, feature: Feature, rows: int) -> list[Moments]:
         """The moments of a column's inputs: filled gaps add nothing to the squares; flags and categories are 0 or 1."""
-        flags = [*([MISSING] if feature.fill is not None else []), *feature.categories]
+        flags = [MISSING] if feature.fill is not None else feature.categories
         shares = [self.counts.get(flag, 0) / rows for flag in flags]
-        ones = [Moments(rows, share, rows * share * (1 - share)) for share in shares]
-        return [self.moments._replace(n=rows), *ones] if self.kind == "number" else ones
+        binary = [Moments(rows, share, rows * share * (1 - share)) for share in shares]
+        return [self.moments._replace(n=rows), *binary] if self.kind == "number" else binary
 
 
 class Target(NamedTuple):
@@ -112,32 +109,32 @@ class Target(NamedTuple):
     def kind(self) -> str:
         return "text" if any(isinstance(value, str) for value in self.values or ()) else "number"
 
+    @property
+    def rows_of_classes(self) -> dict[Any, int]:
+        return dict(zip(self.values or (), self.counts, strict=True))
+
     def merged(self, other: "Target") -> "Target":
+        """Merge with a target of the same kind (`agreement.aligned`)."""
         moments = self.moments.merged(other.moments)
         if self.values is None or other.values is None:
-            return Target(self.name, moments, None)
-        every, counts = (*self.values, *other.values), Counter[Any]()
-        words = any(isinstance(value, str) for value in every)  # text if some are
-        for value, count in zip(every, (*self.counts, *other.counts), strict=True):
-            counts[str(value) if words else value] += count
-        values = tuple(sorted(counts))
-        return Target(self.name, moments, values, tuple(counts[value] for value in values))
+            return Target(self.name, moments)
+        rows = Counter(self.rows_of_classes)
+        rows.update(other.rows_of_classes)
+        values = tuple(sorted(rows))
+        return Target(self.name, moments, values, tuple(rows[value] for value in values))
 
 
 class Summary(NamedTuple):
-    """Summary of training rows: `array` for standardized inputs of more than two axes, `tests` counts the test rows.
-
-    `absent` are columns that were to be left out and are not there, `site` is the name of the node's file or folder.
-    """
+    """Summary of the training rows of a node, or of all nodes."""
 
     rows: int = 0
-    shape: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()  # of one row of inputs
     columns: tuple[Column, ...] = ()
-    array: Moments | None = None
+    array: Moments | None = None  # of standardized inputs with more than two axes
     target: Target = Target()
-    tests: int = 0
-    absent: tuple[str, ...] = ()
-    site: str = ""
+    tests: int = 0  # how many test rows there are
+    absent: tuple[str, ...] = ()  # columns that were to be left out and are not there
+    site: str = ""  # the name of the node's file or folder
 
     def merged(self, other: "Summary") -> "Summary":
         """Merge with the summary of rows that have the same columns in the same order (`agreement.aligned`)."""
@@ -157,106 +154,127 @@ class Summary(NamedTuple):
         return self._replace(columns=tuple(column.without_rare() for column in self.columns), site=site)
 
     @classmethod
-    def from_json(cls, d: Any) -> "Summary":
+    def from_json(cls, entries: Any) -> "Summary":
         """Rebuild a summary that another process sent, in which tuples became lists."""
         from pydantic import TypeAdapter
 
-        return TypeAdapter(cls).validate_python(d)
+        return TypeAdapter(cls).validate_python(entries)
 
 
-# ---------------------------------------------------------------- of rows
+def check_columns(rows: Rows) -> None:
+    """Refuse columns that cannot be inputs, and rows without a label."""
+    for name in rows.features:
+        column = rows.inputs[name]
+        if kind_of(name, column) == "number":
+            to_numbers(name, column, allow_missing=True)
+        else:
+            columns.check_text(name, column)
+    check_labels(rows.labels)
 
 
-def summarize(rows: "Rows", train: np.ndarray, test: "Rows", test_picked: np.ndarray, task: str | None) -> Summary:
-    """Summarize the rows `train`; the test rows add only missing values and classes."""
+def check_labels(labels: pd.Series) -> None:
+    missing = labels.isna().to_numpy()
+    if missing.any():
+        first = columns.first_row(labels, missing)
+        raise InputError(f"Column '{labels.name}' has rows without a label, first {first}: fill or drop them.")
+
+
+def summarize(train: Rows, test: Rows, task: str | None) -> Summary:
+    """Summarize training rows; the test rows add only missing values and classes."""
     if task is not None:
         choose("task", task, dict.fromkeys(TASKS))
-    features = tuple(_column(name, rows.column(name), train, test.column(name)) for name in rows.features)
-    array = None if features or rows.inputs.dtype == np.uint8 else Moments.of(rows.inputs[train])
-    for labels in (rows.labels, test.labels):
-        if labels.isna().any():
-            first = columns.row_of(labels, labels.isna().to_numpy())
-            raise InputError(f"Column '{labels.name}' has rows without a label, first {first}: fill or drop them.")
-    target = _target(str(rows.labels.name), rows.labels.iloc[train], test.labels.iloc[test_picked], task)
-    shape = tuple(rows.inputs.shape[1:])
-    return Summary(len(train), shape, features, array, target, len(test_picked), rows.absent)
+    features = tuple(_summarize_column(name, train.column(name), test.column(name)) for name in train.features)
+    array = None if features or train.inputs.dtype == np.uint8 else Moments.of(train.inputs)
+    target = _summarize_target(train.labels, test.labels, task)
+    shape = tuple(train.inputs.shape[1:])
+    return Summary(len(train.labels), shape, features, array, target, len(test.labels), train.absent)
 
 
-def _column(name: str, column: "pd.Series", train: np.ndarray, tested: "pd.Series") -> Column:
-    kind, gaps = kind_of(name, column), bool(column.isna().any() or tested.isna().any())
-    if kind == "number":
-        values = numbers(name, column, missing=True)[train]
-        known = values[~np.isnan(values)] if gaps else values
-        return Column(name, kind, gaps, Moments.of(known), {MISSING: len(values) - len(known)} if gaps else {})
-    columns.check_text(name, column)
-    counts = Counter(as_words(column.iloc[train]).astype(str).tolist())
+def _summarize_column(name: str, train: pd.Series, test: pd.Series) -> Column:
+    gaps = bool(train.isna().any() or test.isna().any())
+    if kind_of(name, train) == "number":
+        values = to_numbers(name, train, allow_missing=True)
+        present = values[~np.isnan(values)]
+        return Column(name, "number", gaps, Moments.of(present), {MISSING: len(values) - len(present)} if gaps else {})
+    counts = dict(Counter(to_words(train).tolist()))
     columns.check_categories(name, counts)
-    return Column(name, kind, gaps, counts=dict(counts))
+    return Column(name, "text", gaps, counts=counts)
 
 
-def _target(name: str, column: "pd.Series", tested: "pd.Series", task: str | None) -> Target:
+def _summarize_target(train: pd.Series, test: pd.Series, task: str | None) -> Target:
     """All different values, and how often each is in the training rows; a node by itself may have few rows of each class."""
-    text, rows = kind_of(name, column) == "text", len(column) + len(tested)
-    if text and task == "regression":
+    name, rows = str(train.name), len(train) + len(test)
+    is_text = kind_of(name, train) == "text"
+    if is_text and task == "regression":
         raise InputError(f"Column '{name}' holds text: a regression needs numbers.")
-    trained, other = (as_words(c).astype(str) if text else numbers(name, c) for c in (column, tested))
-    values, places = np.unique(np.concatenate([trained, other]), return_inverse=True)
-    counts = tuple(np.bincount(places[: len(trained)], minlength=len(values)).tolist())
-    different = nearly_all_different(len(values), rows)
-    moments = Moments(len(column)) if text else Moments.of(trained)
-    if not text and (task == "regression" or (task is None and are_real(values, len(column) if different else np.inf))):
-        return Target(name, moments, None)
-    if different or (text and len(values) > MOST_CLASSES):
+    if is_text:
+        both = [to_words(column).astype(str) for column in (train, test)]
+        moments = Moments(len(train))
+    else:
+        both = [to_numbers(name, column) for column in (train, test)]
+        moments = Moments.of(both[0])
+    values, places = np.unique(np.concatenate(both), return_inverse=True)
+    all_different = nearly_all_different(len(values), rows)
+    looks_real = not is_text and are_real(values, len(train) if all_different else np.inf)
+    if task == "regression" or (task is None and looks_real):
+        return Target(name, moments)
+    if all_different or (is_text and len(values) > MOST_CLASSES):
         raise InputError(
             f"Column '{name}' has {len(values):,} different values in {rows:,} rows, too many for classes: give another "
             "--target, or for numbers --task regression.",
             columns.IDENTIFIERS,
         )
-    booleans = column.dtype.kind == "b"
-    return Target(name, moments, tuple(_plain(value, booleans) for value in values.tolist()), counts)
+    counts = np.bincount(places[: len(train)], minlength=len(values))
+    booleans = train.dtype.kind == "b"
+    classes = tuple(_class_name(value, booleans) for value in values.tolist())
+    return Target(name, moments, classes, tuple(counts.tolist()))
 
 
-def _plain(value: Any, boolean: bool) -> Any:
-    if isinstance(value, str):
-        return value
-    return bool(value) if boolean else int(value) if value.is_integer() else value
+def _class_name(value: Any, boolean: bool) -> Any:
+    """A class as the user wrote it: NumPy made all numbers real."""
+    if boolean:
+        return bool(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def are_real(different: np.ndarray, rows: float = np.inf) -> bool:
+def are_real(values: np.ndarray, rows: float = np.inf) -> bool:
     """Whether numbers are a regression's target by themselves: many values, or many with a fraction or few rows each."""
-    if (different % 1 != 0).any():
-        return len(different) > MOST_FRACTIONS
-    return len(different) > (RARE_CLASSES if rows < RARE * len(different) else MOST_CLASSES)
-
-
-# ---------------------------------------------------------------- the encoding
+    if (values % 1 != 0).any():
+        return len(values) > MOST_FRACTIONS
+    return len(values) > (RARE_CLASSES if rows < RARE * len(values) else MOST_CLASSES)
 
 
 def make_encoding(total: Summary, task: str | None = None) -> Encoding:
     """What all nodes agree on, from the summary of all training rows."""
-    name, moments, values, _ = total.target
-    if task is None:
-        numeric = total.target.kind == "number"
-        real = values is None or (numeric and are_real(np.array(values, float), moments.n))
-        task = "regression" if real else "classification"
+    target, moments = total.target, total.target.moments
+    task = task or _likely_task(target)
     features = tuple(column.feature() for column in total.columns)
     shape = (sum(len(feature.inputs) for feature in features),) if features else total.shape
-    classes = values or () if task == "classification" else ()
-    if (task == "classification" and len(classes) < 2) or (task == "regression" and moments.constant):
+    classes = target.values or ()
+    is_constant = len(classes) < 2 if task == "classification" else moments.constant
+    if is_constant:
         raise InputError("All labels are the same: there is nothing to learn.")
-    encoding = Encoding(task, features, shape, name, classes, *_scaling(total, features))
+    mean, scale = _scaling(total, features)
+    encoding = Encoding(task, features, shape, target.name, mean=mean, scale=scale)
     if task == "classification":
-        return encoding
+        return encoding._replace(classes=classes)
     return encoding._replace(target_mean=np.array([moments.mean]), target_scale=np.array([moments.deviation]))
+
+
+def _likely_task(target: Target) -> str:
+    if target.values is None or (target.kind == "number" and are_real(np.array(target.values, float), target.moments.n)):
+        return "regression"
+    return "classification"
 
 
 def _scaling(total: Summary, features: Sequence[Feature]) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Mean and deviation of every input; one of both for arrays of more axes; none for images of bytes."""
     pairs = zip(total.columns, features, strict=True)
-    each = [moments for column, feature in pairs for moments in column.inputs(feature, total.rows)]
-    each += [total.array] if total.array else []
-    if not each:
+    inputs = [moments for column, feature in pairs for moments in column.input_moments(feature, total.rows)]
+    if total.array:
+        inputs = [total.array]
+    if not inputs:
         return None, None
-    mean = np.array([moments.mean for moments in each])
-    scale = np.array([1.0 if moments.constant else moments.deviation for moments in each])
-    return (mean, scale) if features else (mean[0], scale[0])
+    mean = np.array([moments.mean for moments in inputs])
+    scale = np.array([1.0 if moments.constant else moments.deviation for moments in inputs])
+    return (mean, scale) if features else (mean.squeeze(), scale.squeeze())

@@ -63,7 +63,7 @@ def with_fused_messages(rule: Rule, state: State) -> Rule:
 class Fused(Stepper):
     """Steps in place: `x` and `state` are those of the current step, and change with the next one."""
 
-    def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Any = None):
+    def __init__(self, rule: Rule, network: Network, snapshot: Snapshot):
         self.rule, self.form = rule, rule.form
         self.network = network
         self.sent = snapshot.sent
@@ -148,10 +148,10 @@ class Kernel:
     def _learn_radius(self, form: ScaledAverage, step: Array, state: State, g: Array, t: int) -> State:
         """AdaNASA's radius in one pass over the coordinates that it is learned from."""
         start, *before = form.unpack_radius(state)
-        after = [copied(a) for a in before]
-        arrays = (*form.unpack(state), g, start, step, self.betas, *after, self.scratch)
-        compiled.learn(*map(as_buffer, arrays), *self.sizes)
-        return form.pack_radius(state, *after, t)
+        S, A, r = map(copied, before)
+        arrays = (*form.unpack(state), g, start, step, self.betas, S, A, r, self.scratch)
+        compiled.learn(*map(as_buffer, arrays), *self.sizes)  # changes S, A and r in place
+        return form.pack_radius(state, S, A, r, t)
 
 
 def pad_csr(weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
@@ -17,16 +17,23 @@ from dnasa.channels.exchange import row_bytes
 from dnasa.channels.pairs import Offer, Pairs
 from dnasa.communication import Network
 from dnasa.core import Array, Gradients, Rule, State, leaves, rebuilt
-from dnasa.engine.steppers import Stepper, check_next, with_checks
+from dnasa.engine.steppers import Stepper
 from dnasa.runs.snapshots import Snapshot
+from dnasa.topology import Topology
+
+if TYPE_CHECKING:
+    from dnasa.networks.clock import Clock
+
+GradientOfNode = Callable[[Array, int, int], Array]  # (point, node, step of this node)
 
 
 class Node:
     """A node: it begins a step with gradients, and ends it once no exchange is overdue. `steps` are those of the run."""
 
     def __init__(self, rule: Rule, state: State, pairs: Pairs, steps: int):
-        self.plain_rule, self.state, self.pairs, self.steps = rule, state, pairs, steps
-        self.rule = with_checks(rule)  # in the first step
+        self.rule, self.state = rule, state
+        self.sent_state = state  # within a step: until the messages arrive
+        self.pairs, self.steps = pairs, steps
 
     @property
     def t(self) -> int:
@@ -40,7 +47,7 @@ class Node:
     def begin(self, gradients: Gradients) -> list[tuple[int, Offer]]:
         """Begin a step. Returns what to send, and to whom."""
         early = self.rule.early_messages(self.state, self.t)
-        messages, self.after = self.rule.send(self.state, tuple(map(copied, gradients)), self.t)
+        messages, self.sent_state = self.rule.send(self.state, tuple(map(copied, gradients)), self.t)
         return self.pairs.begin((*early, *messages))
 
     @property
@@ -48,29 +55,43 @@ class Node:
         return self.pairs.messages is not None and not self.pairs.overdue
 
     def end(self) -> None:
-        state = self.rule.receive(self.after, self.pairs.end())
-        if self.rule is not self.plain_rule:
-            check_next(state, self.state)
-        self.state, self.rule = state, self.plain_rule
+        self.state = self.rule.receive(self.sent_state, self.pairs.end())
 
 
-def make_pairs(graph: Any, i: int, late: int) -> Pairs:
+def make_pairs(graph: Topology, i: int, late: int) -> Pairs:
     """The exchanges of node i, with weights that are exactly symmetric, so that a pair's changes cancel."""
     W = graph.sparse
     return Pairs({j: float((W[i, j] + W[j, i]) / 2) for j in graph.neighbours(i)}, late)
 
 
-def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Any) -> None:
+# ---------------------------------------------------------------- a real node
+
+
+class Mailbox(Protocol):
+    """How a real node sends offers to its neighbors, and takes theirs."""
+
+    def post(self, neighbour: int, offer: Offer) -> None:
+        """Send an offer without waiting."""
+
+    def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
+        """What has arrived, with the sender; wait so long if nothing has. None in place of an offer: this neighbor has left."""
+
+
+def run_node(
+    node: Node,
+    gradient: Callable[[Array, int], Array],
+    mailbox: Mailbox,
+    posted: Callable[[Offer], None] = lambda offer: None,
+) -> None:
     """Step until all nodes together have taken the steps of the run, on average, or all neighbors have ended.
 
-    `gradient(point, step)` is for this node's own step. `mailbox.post(neighbor, offer)` sends without waiting;
-    `mailbox.take(seconds)` gives what has arrived, with the sender, waiting for it so long if nothing has. None in place of an
-    offer: this neighbor has left.
+    `gradient(point, step)` is for this node's own step. `posted` is called with each offer that is sent.
     """
     arrived: deque[tuple[int, Offer | None]] = deque()
 
     def post(offers: list[tuple[int, Offer]]) -> None:
         for neighbour, offer in offers:
+            posted(offer)
             mailbox.post(neighbour, offer)
 
     def read() -> None:
@@ -95,7 +116,7 @@ def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Any) 
 
 
 class OwnNode(Stepper):
-    """The stepper of the real node of this process, after `t` steps of all nodes on average and `own_steps` of its own."""
+    """The real node of this process, after `t` steps of all nodes on average and `own_steps` of its own."""
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, late: int, steps: int, t: int, own_steps: int):
         self.network, self.sent = network, snapshot.sent
@@ -110,39 +131,34 @@ class OwnNode(Stepper):
     def run(self, gradient: Callable[[Array, int], Array]) -> None:
         """Take all steps, and wait for the neighbors' last."""
         assert self.network.processes.mailbox is not None
-        self.mailbox = self.network.processes.mailbox()
-        self.take = self.mailbox.take
-        run_node(self.node, gradient, self)
-        self.mailbox.end()
+        mailbox = self.network.processes.mailbox()
+        run_node(self.node, gradient, mailbox, self._count)
+        mailbox.end()
 
-    def post(self, neighbour: int, offer: Offer) -> None:
+    def _count(self, offer: Offer) -> None:
         self.sent.messages += 1
         self.sent.bytes += row_bytes(self.network, offer.messages, 0)
-        self.mailbox.post(neighbour, offer)
+
+
+# ---------------------------------------------------------------- all nodes, simulated
 
 
 class Late(Stepper):
-    """All nodes, in the order of a clock's events. `gradient(point, node, step)` is for a node's own step."""
+    """All nodes, in the order of a clock's events."""
 
-    def __init__(
-        self,
-        rule: Rule,
-        network: Network,
-        snapshot: Snapshot,
-        late: int,
-        steps: int,
-        gradient: Callable[[Array, int, int], Array],
-    ):
+    def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, late: int, steps: int, gradient: GradientOfNode):
         self.network, self.sent, self.gradient = network, snapshot.sent, gradient
-        clock: Any = network.settings.clock
+        clock = cast("Clock", network.settings.clock)
         self.arrival = clock.single_messages()
         self.compute = clock.compute
-        all_nodes, state = range(network.nodes), snapshot.state
-        self.nodes = [Node(rule, _row(state, i), make_pairs(network.topology, i, late), steps) for i in all_nodes]
-        self.done = self.count = 0  # steps of nodes, and events
+        self.nodes = [
+            Node(rule, _row(snapshot.state, i), make_pairs(network.topology, i, late), steps) for i in range(network.nodes)
+        ]
+        self.done = 0  # steps of nodes
         self.now = 0.0
-        self.events: list[tuple[float, int, Callable[[], None]]] = []
-        for i in all_nodes:
+        self.events: list[tuple[float, int, Callable[[], None]]] = []  # a heap
+        self.planned = 0  # events so far
+        for i in range(network.nodes):
             self._compute(i)
 
     @property
@@ -155,7 +171,10 @@ class Late(Stepper):
         arrays = {name: concatenate([arrays[name] for arrays in each], -2) for name in each[0]}
         return [Snapshot(rebuilt(self.nodes[0].state, arrays), {}, self.sent)]
 
-    def advance(self) -> None:
+    def points(self, t: int) -> tuple[Array, ...]:
+        return ()  # each node computes its gradients when it begins a step
+
+    def step(self, gradients: Gradients, t: int) -> None:
         """Run until there are as many further steps as nodes."""
         last = self.done + len(self.nodes)
         while self.done < last:
@@ -193,8 +212,8 @@ class Late(Stepper):
             self._at(self.arrival(i, self.now, size), partial(self.arrived, j, i, offer))
 
     def _at(self, time: float, event: Callable[[], None]) -> None:
-        self.count += 1  # events of the same time happen in the order in which they were planned
-        heapq.heappush(self.events, (time, self.count, event))
+        self.planned += 1  # events of the same time happen in the order in which they were planned
+        heapq.heappush(self.events, (time, self.planned, event))
 
 
 def _row(state: State, i: int) -> State:

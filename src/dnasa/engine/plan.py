@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, crc32, like, stack, to_numpy
-from dnasa.checks import UserCode, positive, whole
+from dnasa.checks import UserCode, as_list, distinct, positive, seed_list, whole
 from dnasa.communication import Network
 from dnasa.core import Array, InputError, Prox, Rule
 from dnasa.problems.prox import checked
 from dnasa.rules import registry
-from dnasa.rules.registry import RULES, Variant, VariantGroup
+from dnasa.rules.registry import RULES, Eta, Variant, VariantGroup
 from dnasa.rules.schedules import constant
 from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 from dnasa.runs.folder import RunFolder
@@ -24,6 +24,8 @@ from dnasa.runs.progress import Progress
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
     from dnasa.topology import Topology
+
+AnyRule = str | Rule | Variant
 
 
 class RunOptions(NamedTuple):
@@ -39,7 +41,9 @@ class RunOptions(NamedTuple):
 
 
 class Plan(NamedTuple):
-    topology: Any
+    """A run that has been checked: what it computes, and on which network."""
+
+    topology: "Topology"  # at the start, before any process is lost
     network: Network
     groups: list[VariantGroup]
     x: list[Array]  # where each group starts, (variants, seeds, k, d)
@@ -50,27 +54,28 @@ class Plan(NamedTuple):
     node_data: str  # a checksum of all nodes' data
     node_weights: np.ndarray | None  # (n,), or (seeds, n) where nodes have different rows for each seed
     start: Array  # of the first seed, for the settings
-    trained: bool  # whether the user gave a start
+    start_given: bool  # whether the user gave it
     weight_decay: float
 
 
 def make_plan(
     problem: "Problem",
     network: "Network | Topology | str",
-    rule: str | Rule | Variant | Sequence[str | Rule | Variant],
+    rule: AnyRule | Sequence[AnyRule],
     steps: int,
-    eta: Any,
+    eta: Eta | Sequence[Eta] | None,
     seed: int | Sequence[int],
     start: Array | None,
     options: RunOptions,
 ) -> Plan:
-    steps = whole("steps", steps)
-    seeds = distinct("seed", [whole("A seed", s, low=0) for s in as_list(seed)])
+    """Check the arguments of `solve` and make everything that the first step needs. All processes call it together."""
+    runs, steps = check_method(rule, eta, steps), int(steps)
+    seeds = seed_list(seed)
     network = _network(problem, network)
-    topology: Any = network.topology
+    topology = network.topology
     points = _starting_points(problem, topology, seeds, start)
     first = _local_rows(points, network)
-    groups = registry.groups(_runs(rule, eta), topology.nodes, steps, first, problem.layout, _prox(problem, first, network))
+    groups = registry.groups(runs, topology.nodes, steps, first, problem.layout, _prox(problem, first, network))
     if options.weight_decay:
         groups = [_decayed(group, options.weight_decay) for group in groups]
     _check_exchanges(network, groups, steps)
@@ -99,25 +104,29 @@ def make_plan(
 # ---------------------------------------------------------------- rules
 
 
-def _runs(rule: Any, eta: Any) -> list[Any]:
-    """Variants of named rules, and the user's rules, in the order given."""
+def check_method(rule: AnyRule | Sequence[AnyRule], eta: Eta | Sequence[Eta] | None, steps: int) -> list[Variant | Rule]:
+    """Check these arguments of `solve`, which need no data. Returns variants of named rules, and the user's rules, in order."""
+    whole("steps", steps)
     each = [rule] if isinstance(rule, (str, Rule, Variant)) or not isinstance(rule, Iterable) else list(rule)
-    named = [str(name) for name in each if not isinstance(name, (Rule, Variant))]
     if not each:
         raise InputError(f"No rule given. Choose from: {', '.join(RULES)}.")
-    if np.ndim(eta) > 1:
-        raise InputError(f"eta must be a number, a function of t or a list of these; it has shape {np.shape(eta)}.")
+    shape: tuple[int, ...] = np.shape(eta)  # type: ignore[arg-type]
+    if len(shape) > 1:
+        raise InputError(f"eta must be a number, a function of t or a list of these; it has shape {shape}.")
     etas = [] if eta is None else distinct("eta", as_list(eta))
+    named = [str(one) for one in each if not isinstance(one, (Rule, Variant))]
     takes_eta = [registry.find(name).needs_eta for name in named]
     if etas and not any(takes_eta):
         takes_none = f"Rule '{named[0]}' takes no stepsize" if named else "A rule of your own has its schedules inside"
         raise InputError(f"{takes_none}: leave eta out.")
-    runs: list[Any] = []
+    runs: list[Variant | Rule] = []
     for one in each:
-        if isinstance(one, Variant):
+        if isinstance(one, Rule):
+            runs.append(one)
+        elif isinstance(one, Variant):
             runs += registry.variants(one.rule, [] if one.eta is None else [one.eta], one.schedule)
         else:
-            runs += [one] if isinstance(one, Rule) else registry.variants(one, etas)
+            runs += registry.variants(str(one), etas)
     distinct("rule", [_text(run) for run in runs if isinstance(run, Variant)])  # such as "dsgd" and "dsgd:diminishing"
     return runs
 
@@ -125,21 +134,6 @@ def _runs(rule: Any, eta: Any) -> list[Any]:
 def _text(variant: Variant) -> str:
     text = f"{variant.rule}:{variant.schedule}"
     return text if variant.eta is None else f"{text} with eta {variant.eta}"
-
-
-def as_list(value: Any) -> list[Any]:
-    """A list of the values: one thing becomes a list of one."""
-    return [value] if value is None or isinstance(value, str) or callable(value) or np.ndim(value) == 0 else list(value)
-
-
-def distinct(kind: str, values: list[Any]) -> list[Any]:
-    """Refuse the same value twice: its runs could not be told apart."""
-    repeated = [value for i, value in enumerate(values) if value in values[:i]]
-    if repeated:
-        raise InputError(f"The {kind} {repeated[0]} is given twice: give each {kind} once.")
-    if kind == "seed" and not values:
-        raise InputError("No seed given: give one, or several as a list.")
-    return values
 
 
 def _decayed(group: VariantGroup, weight_decay: float) -> VariantGroup:
@@ -193,7 +187,7 @@ def _network(problem: "Problem", network: "Network | Topology | str") -> Network
 
 
 def _check_exchanges(network: Network, groups: list[VariantGroup], steps: int) -> None:
-    from dnasa.topology import check_weights
+    from dnasa.topology.matrices import check_weights
 
     settings = network.settings
     for group in groups:
@@ -215,7 +209,11 @@ def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup
             f"late takes one rule, of {safe}, on an undirected graph that stays the same, such as ring, and messages as they "
             "are: leave out rounds, every, overlap, compression and checkpoints."
         )
-    if settings.clock is None if network.simulated else network.processes.mailbox is None or record.patience is not None:
+    if network.simulated:
+        possible = settings.clock is not None
+    else:
+        possible = network.processes.mailbox is not None and record.patience is None
+    if not possible:
         raise InputError("late is for simulated runs with a clock (--clock), and for sites without early stopping.")
 
 
@@ -236,22 +234,19 @@ def _check_record(problem: "Problem", options: RunOptions) -> None:
             raise InputError("Checkpoints need a folder: give folder (--out).")
 
 
-def _node_weights(weights: Any, nodes: int, rows: np.ndarray | None) -> np.ndarray | None:
+def _node_weights(weights: Sequence[float] | str | None, nodes: int, rows: np.ndarray | None) -> np.ndarray | None:
     if weights is None:
         return None
-    if isinstance(weights, str):
-        if weights != "rows" or rows is None:
-            raise InputError(
-                f"node_weights must be a positive number for each node, or 'rows' where nodes have rows; not '{weights}'."
-            )
-        weights, shape = rows, rows.shape
-    else:
-        shape = (nodes,)
-    for weight in np.ravel(weights).tolist():
+    each = rows if weights == "rows" else weights
+    if each is None or isinstance(each, str):
+        raise InputError(
+            f"node_weights must be a positive number for each node, or 'rows' where nodes have rows; not '{weights}'."
+        )
+    for weight in np.ravel(each).tolist():
         positive("A node weight", weight)
-    if np.shape(weights) != shape:
-        raise InputError(f"There must be one node weight for each of the {nodes} nodes, not {np.shape(weights)}.")
-    return np.asarray(weights, dtype=np.float64)
+    if each is not rows and np.shape(each) != (nodes,):
+        raise InputError(f"There must be one node weight for each of the {nodes} nodes, not {np.shape(each)}.")
+    return np.asarray(each, dtype=np.float64)
 
 
 def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[str, np.ndarray | None]:
@@ -282,9 +277,11 @@ def _eval_steps(options: RunOptions, steps: int, batch: int, epoch: float | None
     evaluate = options.evaluate
     if evaluate is None:
         passes = steps * batch / epoch if epoch else np.inf
-        stops_early = options.record.patience is not None
-        return {*evenly(steps, int(max(20, min(200, passes)) if stops_early else max(5, min(50, passes / 2))))}
-    if np.isscalar(evaluate):
+        count = max(5, min(50, passes / 2))
+        if options.record.patience is not None:
+            count = max(20, min(200, passes))
+        return {*evenly(steps, int(count))}
+    if np.ndim(evaluate) == 0:
         return {*range(0, steps, whole("evaluate", evaluate)), steps}
     chosen = {whole("An evaluation step", t, low=0) for t in as_list(evaluate)}
     if not chosen or max(chosen) > steps:

@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from dnasa.arrays import copied
 from dnasa.communication import Network
@@ -15,7 +15,13 @@ T = TypeVar("T")
 APART = 1000  # steps or calls between two processes of one network; those that exchange are a few apart
 
 
-def surviving(member: Any, work: Callable[[], T], recover: Callable[[], None]) -> T:
+class Member(Protocol):
+    """A run or an optimizer, of which a process is a part."""
+
+    network: Network
+
+
+def surviving(member: Member, work: Callable[[], T], recover: Callable[[], None]) -> T:
     """What `work()` returns; each time processes are lost from a `member.network` that survives it, `recover()` first."""
     while True:
         try:

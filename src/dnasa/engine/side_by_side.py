@@ -26,7 +26,7 @@ def make_stepper(
 ) -> Stepper:
     """Make the stepper for one rule, or for several side by side, each with its own part of the first axis."""
     if overlap:
-        if len(rules) > 1 or not rules[0].hides:
+        if len(rules) > 1 or not rules[0].can_overlap:
             raise InputError(
                 "These exchanges cannot be hidden behind the gradient: that takes one rule at a time, whose next iterate "
                 "does not need the gradient (early messages). Leave overlap out."
@@ -65,11 +65,14 @@ def with_fast_messages(rule: Rule, state: State) -> Rule:
 class SideBySide(Stepper):
     """Several rules, each stepping its own entries of the first axis."""
 
-    x: Array = None
-
     def __init__(self, steppers: Sequence[Stepper], sizes: Sequence[int]):
         self.steppers, self.sizes = steppers, sizes
-        self.x = concatenate([stepper.x for stepper in steppers])
+        self.joined_x = concatenate([stepper.x for stepper in steppers])
+        self.wanted: list[tuple[Array, ...]] = []  # the points of each rule in this step
+
+    @property
+    def x(self) -> Array:
+        return self.joined_x
 
     @property
     def snapshots(self) -> list[Snapshot]:
@@ -91,11 +94,11 @@ class SideBySide(Stepper):
         starts = [0] * len(gradients)
         try:
             for stepper, size, points in zip(self.steppers, self.sizes, self.wanted, strict=True):
-                own = tuple(gradients[i][starts[i] : starts[i] + size] for i in range(len(points)))
+                part = tuple(gradients[i][starts[i] : starts[i] + size] for i in range(len(points)))
                 starts = [start + size if i < len(points) else start for i, start in enumerate(starts)]
-                stepper.step(own, t)
+                stepper.step(part, t)
         except BaseException:
             for stepper, snapshot in before:
                 stepper.state, stepper.memory, _ = snapshot
             raise
-        self.x = concatenate([stepper.x for stepper in self.steppers])
+        self.joined_x = concatenate([stepper.x for stepper in self.steppers])

@@ -79,7 +79,7 @@ def _send(rule: Rule, state: Any, gradients: Gradients) -> tuple[Messages, Any]:
 class TorchCompiled(Stepper):
     """The whole step compiled, with the product with W."""
 
-    def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Any = None):
+    def __init__(self, rule: Rule, network: Network, snapshot: Snapshot):
         self.state, self.sent = snapshot.state, snapshot.sent
         self.network = network
         self.rule, self.set_step = with_stored_schedules(rule.form, self.x)

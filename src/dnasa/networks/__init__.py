@@ -114,10 +114,11 @@ def connect(
         channel = compression(compress)
 
     def graph(nodes: int) -> Any:
-        from dnasa.topology import default, make
+        from dnasa.topology.graphs import default_name, make
 
         if topology is None:
-            return default(nodes, channel=channel)
+            name, weights = default_name(nodes, channel=channel)
+            return make(name, nodes, weights)
         return make(topology, nodes) if isinstance(topology, str) else topology
 
     if engine == "simulated":

@@ -21,7 +21,8 @@ from dnasa.core import Array, InputError, Messages
 from dnasa.networks.buffers import Arrays, Buffers, Routes, described
 from dnasa.networks.simulated import Product, dense_if_small, exchanges, product, split, suits_all_reduce, turns
 from dnasa.networks.transport import Transport
-from dnasa.topology import Topology, count_rounds
+from dnasa.topology import Topology
+from dnasa.topology.rounds import count_rounds
 from dnasa.topology.types import checksum
 
 Sum = Callable[[Array], Array]  # over all processes, of an array that it may overwrite

@@ -15,8 +15,8 @@ from dnasa.arrays import concatenate, like
 from dnasa.checks import whole
 from dnasa.communication import Channel, MessageSettings, Network
 from dnasa.core import Array, InputError, Messages
-from dnasa.topology import Topology, count_rounds, successive
-from dnasa.topology.rounds import EXACT
+from dnasa.topology import Topology
+from dnasa.topology.rounds import EXACT, count_rounds, successive
 from dnasa.topology.types import compact
 
 Product = Callable[[Messages], Messages]

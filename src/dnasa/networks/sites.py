@@ -31,7 +31,9 @@ from dnasa.sites.file import Sites
 from dnasa.sites.inbox import Key, Receive
 from dnasa.sites.link import INTERVAL
 from dnasa.sites.mesh import Mesh
-from dnasa.topology import Topology, count_rounds, without
+from dnasa.topology import Topology
+from dnasa.topology.graphs import without
+from dnasa.topology.rounds import count_rounds
 
 LONGEST_TEXT = 1 << 24  # bytes
 OFFER = struct.Struct("!?Qd")  # whether the sender has ended; the number and the steps of the offer

@@ -20,19 +20,20 @@ def statistics(model: nn.Module) -> list[Tensor]:
 
 
 class MixedBuffers:
-    """The buffers to mix: those given, or the model's statistics, looked up each time since moving a model replaces them."""
+    """The buffers to mix: those the user chose, or the model's statistics, read each time, as moving a model replaces them."""
 
-    def __init__(self, model: nn.Module | None, given: Iterable[Tensor] | None):
-        self.model, self.given = model, None if given is None else list(given)
-        self.in_flight: tuple[Tensor, Future[Any]] | None = None  # as they were sent, and the future of their mixture
+    def __init__(self, model: nn.Module | None, chosen: Iterable[Tensor] | None):
+        self.model = model
+        self.chosen = None if chosen is None else list(chosen)  # by the user
+        self.in_flight: tuple[Tensor, Future[Tensor]] | None = None  # as they were sent, and mixed
 
     @property
     def tensors(self) -> list[Tensor]:
         """The buffers that are mixed."""
-        found = self.given
-        if found is None:
-            found = [] if self.model is None else statistics(self.model)
-        return [b for b in found if b.is_floating_point()]
+        buffers = self.chosen
+        if buffers is None:
+            buffers = [] if self.model is None else statistics(self.model)
+        return [b for b in buffers if b.is_floating_point()]
 
     @property
     def all_tensors(self) -> list[Tensor]:

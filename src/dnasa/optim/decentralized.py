@@ -13,13 +13,13 @@ from dnasa.core import InputError, Rule, RunError, Schedule
 from dnasa.networks.processes import agree
 from dnasa.optim.agreement import settings, start_at_the_same_point
 from dnasa.optim.buffers import MixedBuffers
-from dnasa.optim.checks import Checks
 from dnasa.optim.flat import NO_LEARNING_RATE, Flat, ParameterGroup, check_group, views
-from dnasa.optim.node import Node
+from dnasa.optim.node import Node, make_rule
 from dnasa.optim.recovery import Recovery
 from dnasa.optim.saving import load_state, saved_state
 from dnasa.optim.wrapping import Wrapping
 
+BETWEEN = 100  # steps from one search for replaced parameters to the next
 BEYOND = "step() is called more often than steps={} says: the stepsize is 0 now, so the nodes only exchange their models."
 
 
@@ -94,10 +94,12 @@ class Decentralized(torch.optim.Optimizer):
         super().__init__(params if model is None else model.named_parameters(), {"weight_decay": weight_decay})
         network = network.processes.duplicate() if network.processes.duplicate else network
         parameters, mixed = Flat(self.param_groups), MixedBuffers(model, buffers)
-        self.node = Node(parameters, mixed, network, rule, eta, schedule, steps, overlap)
+        recipe = make_rule(rule, eta, schedule, steps, network.nodes, parameters.layout)
+        self.node = Node(parameters, mixed, network, recipe, overlap)
         own = settings(self.node, model)
         self.recovery = Recovery(self.node, own)
-        self.checks = Checks(self.node, model)
+        self.model = model
+        self.warned = False  # of a missing backward pass
         self.wrapping: Wrapping | None = None
         self.joined = False  # whether processes have different numbers of batches, inside `Join`
         if network.processes.membership.join is not None:
@@ -198,7 +200,9 @@ class Decentralized(torch.optim.Optimizer):
             warnings.warn(BEYOND.format(self.t), stacklevel=5)
         loss = _loss(closure)
         self._check_first_pass()
-        self.checks.gradients()
+        self._warn_without_backward()
+        if self.model is not None and self.t % BETWEEN == 0:
+            self.node.parameters.check_complete(self.model)
         self.node.check_unchanged()
         self.node.parameters.collect_gradients()
         scale = getattr(self, "grad_scale", None)  # set by a GradScaler
@@ -211,9 +215,15 @@ class Decentralized(torch.optim.Optimizer):
         wrapping, self.wrapping = self.wrapping, None
         if wrapping is not None:
             wrapping.check()
-            if self.t == 0 and self.checks.model is None:
+            if self.t == 0 and self.model is None:
                 with self.recovery.exchange():
                     wrapping.compare(self.network)
+
+    def _warn_without_backward(self) -> None:
+        if not self.warned and self.node.parameters.untouched():
+            self.warned = True
+            where = f"At {self.network.processes.name_of(self.network.rank)}, step {self.t + 1}"
+            warnings.warn(f"{where}: no parameter has got a gradient: call backward() before step().", stacklevel=11)
 
     def _all_skip(self, gradients: tuple[Tensor, ...]) -> bool:
         """Whether all skip this step, since the step of one node needs the messages of the others."""
@@ -246,7 +256,7 @@ class Decentralized(torch.optim.Optimizer):
         raise RunError(reason)
 
     def _take_step(self, gradients: tuple[Tensor, ...]) -> None:
-        with self.recovery.exchange(), self.checks.timed():
+        with self.recovery.exchange():
             self.node.step(gradients)
 
     # ------------------------------------------------------------ gradients, groups and checkpoints

@@ -5,9 +5,9 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dnasa.core import InputError
+from dnasa.core import InputError, Layout
 
 SHARDED = (
     "FSDP divides the parameters among the processes, and here each process needs all of them: use "
@@ -70,6 +70,10 @@ class Flat:
         self.gradients = views(self.gradient, self.trained)
 
     @property
+    def layout(self) -> Layout:
+        return tuple((str(i), tuple(p.shape)) for i, p in enumerate(self.trained))
+
+    @property
     def values(self) -> list[Tensor]:
         """The parameters as plain tensors: writing to them does not change their version."""
         return [p.data for p in self.trained]
@@ -126,6 +130,16 @@ class Flat:
                 view.copy_(p.grad.to_dense() if p.grad.is_sparse else p.grad)
         if any(p.grad is not None for p in self.frozen):
             raise InputError("A parameter that was frozen has a gradient now: make a new optimizer after unfreezing.")
+
+    def check_complete(self, model: nn.Module) -> None:
+        """Refuse a parameter of the model that has a gradient and is not here."""
+        known = {id(p) for p in (*self.trained, *self.frozen)}
+        for name, p in model.named_parameters():
+            if p.grad is not None and id(p) not in known:
+                raise InputError(
+                    f"Parameter '{name}' was replaced or added after the optimizer was made, so it is not trained: make "
+                    "the optimizer after such changes of the model."
+                )
 
     def show_stepsize(self, stepsize: float) -> None:
         """Show the stepsize as "lr", for logs."""

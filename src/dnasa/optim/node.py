@@ -11,16 +11,18 @@ from torch.autograd.graph import increment_version
 from dnasa.checks import positive, whole
 from dnasa.communication import Network
 from dnasa.core import InputError, Layout, Rule, RunError, Schedule, leaves, rebuilt, with_x
+from dnasa.engine.rule_checks import check_rule
 from dnasa.engine.side_by_side import make_stepper
-from dnasa.engine.steppers import check_state, explained
+from dnasa.engine.steppers import Stepper, first_snapshot
 from dnasa.optim.buffers import MixedBuffers
 from dnasa.optim.flat import Flat
 from dnasa.rules import registry
+from dnasa.rules.registry import Eta
 from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 from dnasa.runs.metrics import squared_distances
 from dnasa.runs.snapshots import Sent, Snapshot
 from dnasa.runs.timing import Timeline
-from dnasa.topology import check_weights
+from dnasa.topology.matrices import check_weights
 
 
 class Recipe(NamedTuple):
@@ -32,7 +34,7 @@ class Recipe(NamedTuple):
     steps: int | None = None  # after which its steps are 0
 
 
-def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | None, nodes: int, layout: Layout) -> Recipe:
+def make_rule(rule: str | Rule, eta: Eta | None, schedule: str | None, steps: int | None, nodes: int, layout: Layout) -> Recipe:
     if steps is not None:
         whole("steps", steps)
     if isinstance(rule, Rule):
@@ -43,15 +45,15 @@ def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | Non
     if eta is not None and not method.needs_eta:
         raise InputError(f"Rule '{rule}' takes no stepsize: leave eta out.")
     if schedule is None and steps is None and not method.needs_eta and ":" not in rule:
-        schedule = next((name for name, made in method.schedules.items() if not made.needs_steps), None)
+        schedule = next((name for name, spec in method.schedules.items() if not spec.needs_steps), None)
     variant = registry.variants(rule, [] if eta is None else [eta], schedule)[0]
     registry.check_used(schedule, [variant])
     schedules = registry.schedules_of(variant, nodes, steps)
     spec = variant.spec
     known = steps if spec and spec.needs_steps is not False else None
     ends = steps if spec and spec.ends else None
-    made = registry.make(method, schedules, layout)
-    return Recipe(str([*variant.label().values(), known]), made, schedules, ends)
+    name = str([*variant.label().values(), known])
+    return Recipe(name, registry.make(method, schedules, layout), schedules, ends)
 
 
 class Node:
@@ -61,32 +63,24 @@ class Node:
     optimizer may be loaded in any order before it.
     """
 
-    def __init__(
-        self,
-        parameters: Flat,
-        buffers: MixedBuffers,
-        network: Network,
-        rule: str | Rule,
-        eta: Any,
-        schedule: str | None,
-        steps: int | None,
-        overlap: bool | None,
-    ):
+    def __init__(self, parameters: Flat, buffers: MixedBuffers, network: Network, recipe: Recipe, overlap: bool | None):
         self.parameters = parameters
         self.buffers = buffers
         self.network = network
-        layout = tuple((str(i), tuple(p.shape)) for i, p in enumerate(parameters.trained))
-        self.recipe = make_rule(rule, eta, schedule, steps, network.nodes, layout)
-        self.rule, self.t = self.recipe.rule, 0
+        self.recipe = recipe
+        self.rule, self.t = recipe.rule, 0
         if self.rule.stepsize is not None:
             self.rule = with_weight_decay(self.rule, lambda t: self.parameters.decay)
         if network.topology is not None:
             check_weights(self.rule, network.topology, network.settings.rounds, every=network.settings.every)
-        self.overlap = network.nodes > 1 and self.rule.hides if overlap is None else overlap
+        self.overlap = network.nodes > 1 and self.rule.can_overlap if overlap is None else overlap
+        self.versions = 0  # of the parameters, after the last step
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
-        self.stepper: Any = None
+        self.stepper: Stepper | None = None
         self.follow_decay()
-        self.loaded = _without_memory(self._initial())  # what `t` steps gave, until the stepper has it
+        initial = self._initial()
+        check_rule(self.rule, initial.state)
+        self.loaded = _without_memory(initial)  # what `t` steps gave, until the stepper has it
 
     @property
     def t(self) -> int:
@@ -109,7 +103,7 @@ class Node:
 
     def follow_parameters(self) -> None:
         """Follow a model that was moved before the first step, as `accelerator.prepare` does."""
-        buffers_stay = self.buffers.given is not None and self.buffers.tensors
+        buffers_stay = self.buffers.chosen is not None and self.buffers.tensors
         if self.stepper is None and self.t == 0 and self.parameters.moved() and not buffers_stay:
             self.parameters.place_gradients()
 
@@ -154,7 +148,7 @@ class Node:
 
     def stopped(self) -> Snapshot:
         """The state after the last complete step; nothing is in flight any more."""
-        snapshot = _cloned(self._unstarted() if self.stepper is None else self.stepper.complete)
+        snapshot = _cloned(self._unstarted() if self.stepper is None else self.stepper.last_complete()[0])
         self.halt()
         return snapshot
 
@@ -187,8 +181,7 @@ class Node:
         return self.loaded._replace(state=with_x(self.loaded.state, self._own_row()))
 
     def _initial(self) -> Snapshot:
-        x = self._own_row()
-        return Snapshot(check_state(self.rule.init(x), x), {}, Sent())
+        return first_snapshot(self.rule, self._own_row())
 
     def _own_row(self) -> Tensor:
         return self.parameters.row() if self.own_values is None else self.own_values
@@ -207,13 +200,12 @@ class Node:
     def showing(self, means: list[Tensor]) -> Iterator[None]:
         """Show these means in the parameters and buffers inside the block."""
         buffers = self.buffers.tensors
-        own, own_buffers = self.parameters.row(), [b.clone() for b in buffers]
-        self.own_values = own
+        self.own_values, own_buffers = self.parameters.row(), [b.clone() for b in buffers]
         self._show(means[0], buffers, means[1:])
         try:
             yield
         finally:
-            self._show(own, buffers, own_buffers)
+            self._show(self.own_values, buffers, own_buffers)
             self.own_values = None
 
     def _show(self, row: Tensor, buffers: list[Tensor], values: list[Tensor]) -> None:
@@ -233,6 +225,7 @@ class Node:
 
     def gradients(self, closure: Callable[[], Any] | None) -> tuple[Tensor, ...]:
         """The gradients at every point of the rule; that of the first is collected already."""
+        assert self.stepper is not None
         gradients = [self.parameters.gradient]
         for point in self.stepper.points(self.t)[1:]:
             if closure is None:
@@ -253,10 +246,8 @@ class Node:
 
     def step(self, gradients: tuple[Tensor, ...]) -> None:
         """Step the rule, send the buffers, and move the parameters to the point of the next gradient."""
-        try:
-            self.stepper.step(gradients, self.t)
-        except TypeError as error:
-            raise explained(error) from error.__cause__
+        assert self.stepper is not None
+        self.stepper.step(gradients, self.t)
         self.buffers.send(self.network, self.stepper.submit, self.parameters.gradient.dtype, self.t + 1)
         self.t += 1
         self.parameters.show(self.stepper.points(self.t)[0])

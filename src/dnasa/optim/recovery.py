@@ -55,12 +55,14 @@ class Recovery:
         """Take part from the next step on; before that the others may be in `averaged` or `consensus`."""
         self._meet(self.node.network.processes.membership.join, new=True)  # type: ignore[arg-type]
         self.calls = self.resume_at - 1
-        calls: dict[str, Callable[[], Any]] = {"averaged": self.averaged, "consensus": self.distance}
-        while not (call := self._next_call()).startswith("step"):
-            calls[call.partition("(")[0]]()
-
-    def _next_call(self) -> str:
-        return surviving(self.node, lambda: self.node.network.processes.membership.next_call(), self._continue)
+        while True:
+            call = surviving(self.node, lambda: self.node.network.processes.membership.next_call(), self._continue)
+            if call.startswith("step"):
+                return
+            if call.startswith("averaged"):
+                self.averaged()
+            else:
+                self.distance()
 
     def step(self, work: Callable[[], T], missed: Callable[[], T]) -> T:
         """`work()`, or `missed()` if the others had done that step already when the network changed."""

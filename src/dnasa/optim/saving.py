@@ -10,7 +10,7 @@ from dnasa.optim.flat import views
 from dnasa.optim.node import Node
 from dnasa.runs.snapshots import Sent, Snapshot
 
-REQUIRED = {"step", "per_node", "memory", "sent"}  # of a saved state, besides the node and their number
+REQUIRED = {"step", "per_node", "memory", "sent", "averaged"}  # of a saved state, besides the node and their number
 
 
 def saved_state(node: Node) -> tuple[dict[Tensor, dict[str, Tensor]], dict[str, Any]]:
@@ -38,10 +38,10 @@ def saved_state(node: Node) -> tuple[dict[Tensor, dict[str, Tensor]], dict[str, 
 
 def load_state(node: Node, state_dict: dict[str, Any]) -> None:
     """Continue with a saved state, if it is one of this node, model and rule."""
-    own = _checked(node, state_dict.get("decentralized"))
-    snapshot, averaged = _loaded(node, own, state_dict["state"]), own.get("averaged", False)
+    saved = _checked(node, state_dict.get("decentralized"))
+    snapshot = _loaded(node, saved, state_dict["state"])
     node.halt()
-    node.restore(snapshot, own["step"], move=averaged)  # then the model's file has the mean
+    node.restore(snapshot, saved["step"], move=saved["averaged"])  # then the model's file has the mean
 
 
 def _saved(node: Node, arrays: dict[str, Tensor], averaged: bool) -> dict[str, Tensor]:
@@ -49,33 +49,37 @@ def _saved(node: Node, arrays: dict[str, Tensor], averaged: bool) -> dict[str, T
     return arrays if node.rule.points is not None or averaged else dict(list(arrays.items())[1:])
 
 
-def _checked(node: Node, own: Any) -> dict[str, Any]:
-    own, number = own if isinstance(own, dict) else {}, node.network.local_nodes[0]
-    if own.get("nodes") != node.network.nodes or own.get("node") != number:
+def _checked(node: Node, saved: Any) -> dict[str, Any]:
+    if not isinstance(saved, dict):
+        saved = {}
+    number = node.network.local_nodes[0]
+    if saved.get("nodes") != node.network.nodes or saved.get("node") != number:
         raise InputError(
-            f"This state is of node {own.get('node')} of {own.get('nodes')}, this process is node {number} of "
+            f"This state is of node {saved.get('node')} of {saved.get('nodes')}, this process is node {number} of "
             f"{node.network.nodes}: every node saves and loads a file of its own."
         )
-    if REQUIRED - own.keys():
-        raise InputError(f"This state is damaged or of another version: it has no '{min(REQUIRED - own.keys())}'.")
-    return own
+    if REQUIRED - saved.keys():
+        raise InputError(f"This state is damaged or of another version: it has no '{min(REQUIRED - saved.keys())}'.")
+    return saved
 
 
-def _loaded(node: Node, own: dict[str, Any], by_number: dict[int, dict[str, Tensor]]) -> Snapshot:
+def _loaded(node: Node, saved: dict[str, Any], by_number: dict[int, dict[str, Tensor]]) -> Snapshot:
     """The snapshot in a `state_dict`, in which torch numbers the parameters of all groups."""
     gradient, trained = node.parameters.gradient, node.parameters.trained
     everyone = [p for group in node.parameters.groups for p in group["params"]]
     numbers = {id(p): i for i, p in enumerate(everyone)}
-    parts = [by_number.get(numbers[id(p)], {}) for p in trained]
+    by_parameter = [by_number.get(numbers[id(p)], {}) for p in trained]
     arrays = leaves(node.loaded.state)
-    for name, expected in _saved(node, arrays, own.get("averaged", False)).items():
-        by_parameter = expected.shape == gradient.shape
-        saved, shapes = (parts, [p.shape for p in trained]) if by_parameter else ([own["per_node"]], [expected.shape])
-        if any(name not in part or part[name].shape != shape for part, shape in zip(saved, shapes, strict=True)):
+    for name, expected in _saved(node, arrays, saved["averaged"]).items():
+        if expected.shape == gradient.shape:
+            parts, shapes = by_parameter, [p.shape for p in trained]
+        else:
+            parts, shapes = [saved["per_node"]], [expected.shape]
+        if any(name not in part or part[name].shape != shape for part, shape in zip(parts, shapes, strict=True)):
             raise InputError("This state is of another model or another rule: make both as they were when it was saved.")
-        arrays[name] = torch.cat([part[name].reshape(-1) for part in saved]).view(expected.shape).to(gradient)
+        arrays[name] = torch.cat([part[name].reshape(-1) for part in parts]).view(expected.shape).to(gradient)
     memory = {
         number: tuple(tuple(a.to(gradient.device) for a in arrays) for arrays in entries)
-        for number, entries in own["memory"].items()
+        for number, entries in saved["memory"].items()
     }
-    return Snapshot(rebuilt(node.loaded.state, arrays), memory, Sent(*own["sent"]))
+    return Snapshot(rebuilt(node.loaded.state, arrays), memory, Sent(*saved["sent"]))

@@ -23,24 +23,18 @@ WHOLE = 2**53  # whole numbers below it are exact in a browser
 LARGEST_NUMBER = 1e300  # sums of a few smaller numbers do not overflow
 MOST_EVENTS = 200  # of a log, the last ones
 MOST_CLASSES = 40  # of a confusion matrix
-MOST_COMPARED = 200  # methods of a comparison
 COMPARED = ("eta", "mean", "spread", "low", "high", "runs", "diverged", "difference")  # columns of its table
 ENDED = {
     "killed": "The process ended without notice, as by SIGKILL or a power failure: `dnasa resume {}` continues the run.",
     "interrupted": "The run was interrupted: `dnasa resume {}` continues it.",
     "diverged": "Every run diverged: no result can be used. Try a smaller stepsize, or a rule that needs none.",
     "unknown": "status.json does not say how the run ended.",
-    "damaged": "config.json cannot be read.",
 }
 
 
 def read(path: Path) -> dict[str, Any]:
     """Everything that a page shows of the run in a folder, or of all runs that it holds."""
-    folders: list[dict[str, Any]] = []
-    for folder in _run_folders(path):
-        name = text(folder.relative_to(path) if folder != path else folder.resolve().name)
-        taken = any(each["name"] == name for each in folders)
-        folders.append(_contents(folder, f"{name} ({len(folders)})" if taken else name))
+    folders = [_contents(folder, path) for folder in _run_folders(path)]
     if not folders:
         missing = "run in" if path.is_dir() else "folder"
         raise InputError(f"There is no {missing} {path}: give a run's folder, or one that holds runs.")
@@ -72,7 +66,7 @@ def _run_folders(path: Path) -> list[Path]:
             found = [file.parent for depth in range(1, DEPTH + 1) for file in path.glob("*/" * depth + "config.json")]
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}. Choose another folder.") from error
-    return sorted(folder for folder in found if not folder.name.startswith("alone-") and not _is_linked(folder, path))
+    return sorted(folder for folder in found if not _is_linked(folder, path))
 
 
 def _is_linked(folder: Path, root: Path) -> bool:
@@ -98,8 +92,8 @@ def _name_lines(folders: list[dict[str, Any]]) -> None:
             line["color"] = by_group[line["group"]]
 
 
-def _contents(path: Path, name: str) -> dict[str, Any]:
-    """One run folder. What cannot be read is a failure that the page reports; the rest is shown."""
+def _contents(path: Path, root: Path) -> dict[str, Any]:
+    """One run folder below `root`. What cannot be read is a failure that the page reports; the rest is shown."""
     damage: list[str] = []
 
     def attempt(file: str, read: Callable[[], Any], default: Any) -> Any:
@@ -111,22 +105,19 @@ def _contents(path: Path, name: str) -> dict[str, Any]:
             damage.append(f"{path / file} is damaged ({first_line(error)[:80]}).")
         return default
 
-    run = attempt("config.json", lambda: RunFolder(path, resume=True), None)
-    config, state = (run.config, run.state) if run else ({}, "damaged")
-    sites: list[str] = list(map(text, run.sites)) if run else []
-    looks: Looks = run.looks if run else {}
-    options = config["options"] if isinstance(config.get("options"), dict) else {}
+    run: RunFolder = attempt("config.json", lambda: RunFolder(path, resume=True), RunFolder(path))
+    sites, looks, options = list(map(text, run.sites)), run.looks, run.options
     lines = attempt("history.csv", lambda: read_history(path / "history.csv", looks), [])
     stored = attempt("settings.json", lambda: result_settings(path), {"work": [], "baseline": []})
-    log = attempt("log.txt", lambda: read_log(path), [])
+    log = [line[:300] for line in attempt("log.txt", lambda: _log_lines(path), [])[-MOST_EVENTS:]]
     lost = [event[20:] for event in log if event[20:].startswith("Lost ")]
     out = {
-        "name": name,
-        "state": state,
-        "step": max((line["columns"]["step"][-1] for line in lines), default=0),
-        "steps": attempt("config.json", lambda: short((config.get("run") or {}).get("steps")), None),
+        "name": text(path.relative_to(root) if path != root else path.resolve().name),
+        "state": run.state,
+        "step": max([short(run.step) or 0, *(line["columns"]["step"][-1] for line in lines)]),
+        "steps": short(run.settings.get("steps")),
         "source": text(data_name(options)) if options else "",
-        "settings": attempt("config.json", lambda: shown_settings(path, config, options), {}),
+        "settings": attempt("config.json", lambda: shown_settings(run, options), {}),
         "lines": lines,
         "looks": looks,
         "sites": sites,
@@ -137,10 +128,7 @@ def _contents(path: Path, name: str) -> dict[str, Any]:
         "warnings": attempt("log.txt", lambda: warnings(path), []),
     }
     lost += attempt("runs.csv", lambda: diverged(path, lines, sites), [])
-    return out | {"failures": list(map(text, [*ended(state, path, log), *lost, *damage]))}
-
-
-# ---------------------------------------------------------------- parts of a run folder
+    return out | {"failures": list(map(text, [*ended(run.state, path, log), *lost, *damage]))}
 
 
 def read_history(file: Path, looks: Looks) -> list[dict[str, Any]]:
@@ -170,11 +158,10 @@ def read_history(file: Path, looks: Looks) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def shown_settings(path: Path, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
+def shown_settings(run: RunFolder, options: Mapping[str, Any]) -> dict[str, str]:
     """The options that were given, and in any case the model, its parameters, the batch and the seed."""
-    facts = config["run"] if isinstance(config.get("run"), dict) else {}
-    always = {"model": (_stored(path, "model.json") or {}).get("model"), "seed": options.get("seed")}
-    always |= {name: facts.get(name) for name in ("parameters", "batch")}
+    always = {"model": (_stored(run.path, "model.json") or {}).get("model"), "seed": options.get("seed")}
+    always |= {name: run.settings.get(name) for name in ("parameters", "batch")}
     shown = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False, [])}
     shown |= {name: value for name, value in always.items() if value is not None}
     return {text(name): text(as_words(value)) for name, value in shown.items()}
@@ -216,31 +203,22 @@ def _table(title: str, frame: Any) -> dict[str, Any]:
 
 def comparison(path: Path, looks: Looks) -> list[list[Any]]:
     """The methods of `dnasa compare` or of a study's cell, with the chosen stepsize of each and its results."""
-    rows = _rows(path / "table.csv")[:MOST_COMPARED]
-    _check(all(type(row.get(name)) in (int, float) for row in rows for name in COMPARED))
+    rows = _rows(path / "table.csv")
     return [
         [text(title(str(row["rule"]), looks)), text(row.get("schedule")), *(short(row[name]) for name in COMPARED)]
         for row in rows
     ]
 
 
-def read_log(path: Path) -> list[str]:
-    """The last lines of `log.txt`."""
-    return [line[:300] for line in _lines(path)[-MOST_EVENTS:]]
-
-
 def warnings(path: Path) -> list[str]:
     """The warnings in `log.txt`, each once."""
-    found = dict.fromkeys(line[29:] for line in _lines(path) if line[19:29] == " Warning: ")
+    found = dict.fromkeys(line[29:] for line in _log_lines(path) if line[19:29] == " Warning: ")
     return [text(line) for line in found][:MOST_EVENTS]
 
 
-def _lines(path: Path) -> list[str]:
+def _log_lines(path: Path) -> list[str]:
     file = path / "log.txt"
     return read_bytes(file).decode(errors="replace").splitlines() if file.is_file() else []
-
-
-# ---------------------------------------------------------------- what failed
 
 
 def ended(state: str, path: Path, events: list[str]) -> list[str]:
@@ -252,21 +230,15 @@ def ended(state: str, path: Path, events: list[str]) -> list[str]:
 
 
 def diverged(path: Path, lines: list[dict[str, Any]], sites: Sequence[str]) -> list[str]:
-    """Runs that diverged, with step and node where `runs.csv` has them."""
-    known = {int(row["run"]): row for row in _rows(path / "runs.csv")}
+    """Runs that diverged, with step and node, once the run has ended and `runs.csv` says so."""
+    names = {line["run"]: f"{line['name']}, seed {line['seed']}" for line in lines}
     out = []
-    for line in lines:
-        steps, consensus = line["columns"]["step"], line["columns"].get("consensus", ())
-        without = [step for step, value in zip(steps, consensus, strict=False) if value is None]
-        if without:
-            step, node = (known.get(line["run"], {}).get(name) for name in ("diverged", "diverged_node"))
-            when = f"at step {step:.0f}" if is_number(step) else f"before step {without[0]}"
+    for row in _rows(path / "runs.csv"):
+        step, node = row["diverged"], row["diverged_node"]
+        if is_number(step):
             where = f" at {node_name(sites, int(node))}" if is_number(node) else ""
-            out.append(f"{line['name']}, seed {line['seed']}, diverged {when}{where}.")
+            out.append(f"{names[row['run']]}, diverged at step {step:.0f}{where}.")
     return out
-
-
-# ---------------------------------------------------------------- values
 
 
 def text(value: Any) -> str:

@@ -83,9 +83,6 @@ def _drawn(columns: dict[str, list[Any]], metric: str) -> list[Any]:
     return [None if step == 0 else value for step, value in zip(columns["step"], values, strict=True)]
 
 
-# ---------------------------------------------------------------- numbers
-
-
 def cell(value: Any, column: str = "") -> str:
     """A value of a table, as text."""
     if value is None:

@@ -1,6 +1,5 @@
 """Classification and regression: `Supervised` with the loss and the metrics of these tasks."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ class Classification(Supervised):
         test_inputs: The test inputs.
         test_labels: Their classes.
         class_weight: Multiplies the training loss of the rows of each class; test and validation metrics have no weights.
-        test_counts: The number of test rows of each node, where every node tests on its own, as in `Dataset`.
         **options: The other arguments of `Supervised`, but `loss` and `test_loss`.
     """
 
@@ -42,11 +40,9 @@ class Classification(Supervised):
         test_inputs: Array,
         test_labels: Array,
         class_weight: Array | None = None,
-        test_counts: Sequence[int] = (),
         **options: Any,
     ):
-        rows, classes, test_rows, test_classes = map(np.asarray, (inputs, labels, test_inputs, test_labels))
-        data = Dataset("arrays", rows, classes, test_rows, test_classes, test_counts=tuple(test_counts))
+        data = Dataset("arrays", np.asarray(inputs), np.asarray(labels), np.asarray(test_inputs), np.asarray(test_labels))
         loss = cross_entropy if class_weight is None else WeightedCrossEntropy(class_weight)
         super().__init__(model, loss, data, shards, test_loss=cross_entropy, **options)
 

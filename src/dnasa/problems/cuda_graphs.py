@@ -1,9 +1,16 @@
 """Small work on a GPU, captured as a CUDA graph."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
-from dnasa.core import Array
+import torch
+from torch import Tensor
+
+
+class Captured(NamedTuple):
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]  # the memory that the graph reads
+    output: Tensor
 
 
 class CudaGraphs:
@@ -13,47 +20,40 @@ class CudaGraphs:
     must not wait for the GPU.
     """
 
-    def __init__(self, function: Callable[..., Array]):
+    def __init__(self, function: Callable[..., Tensor]):
         self.function = function
-        self.captured: dict[Any, tuple[Any, list[Array], Array]] = {}
+        self.captured: dict[tuple[torch.Size, ...], Captured] = {}
 
-    def __call__(self, *inputs: Array) -> Array:
+    def __call__(self, *inputs: Tensor) -> Tensor:
         self.prepare(*inputs)
-        graph, static_inputs, output = self.captured[tuple(a.shape for a in inputs)]
-        for static, a in zip(static_inputs, inputs, strict=True):
-            static.copy_(a)
-        graph.replay()
-        return output
+        captured = self.captured[_shapes(inputs)]
+        for memory, given in zip(captured.inputs, inputs, strict=True):
+            memory.copy_(given)
+        captured.graph.replay()
+        return captured.output
 
-    def prepare(self, *inputs: Array) -> None:
-        """Capture for inputs of these shapes unless that was done; random numbers drawn for it are drawn here."""
-        if tuple(a.shape for a in inputs) not in self.captured:
-            self.capture(*inputs)
-
-    def capture(self, *inputs: Array) -> None:
-        """The function is executed twice as a warmup, with all its effects."""
-        import torch
-
-        static_inputs = [a.clone() for a in inputs]
+    def prepare(self, *inputs: Tensor) -> None:
+        """Capture for inputs of these shapes unless that was done; the function is executed twice before, as a warmup."""
+        if _shapes(inputs) in self.captured:
+            return
+        memory = [each.clone() for each in inputs]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # libraries initialize in their first calls, which cannot be captured
             for _ in range(2):
-                self.function(*static_inputs)
+                self.function(*memory)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                output = self.function(*static_inputs)
+                output = self.function(*memory)
         except RuntimeError:
-            _end_failed_capture()
+            # torch refuses to draw random numbers until a capture ends: an empty one does
+            with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+                torch.zeros(1, device="cuda")
             raise
-        self.captured[tuple(a.shape for a in inputs)] = graph, static_inputs, output
+        self.captured[_shapes(inputs)] = Captured(graph, memory, output)
 
 
-def _end_failed_capture() -> None:
-    """After a failed capture torch's random numbers still wait for its end, and drawing one fails; that of another ends it."""
-    import torch
-
-    with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
-        torch.zeros(1, device="cuda")
+def _shapes(inputs: tuple[Tensor, ...]) -> tuple[torch.Size, ...]:
+    return tuple(each.shape for each in inputs)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import adds_up, as_floats, checksum, contiguous, copied, dtype_name, like, moderate, stack, to_numpy
-from dnasa.checks import UserCode, name_user_code, nodes_text, whole
+from dnasa.checks import UserCode, nodes_text, whole
 from dnasa.core import Array, InputError, Prox
 from dnasa.extras import needed_by
 from dnasa.problems.problem import Problem, function_name
@@ -55,22 +55,17 @@ class Custom(Problem):
         evaluate: Callable[[Array], Mapping[str, Any]] | None = None,
         prox: Prox | None = None,
     ):
-        functions = {
-            "gradient": gradient,
-            "loss": loss,
-            "full_gradient": full_gradient,
-            "evaluate": evaluate,
-            "prox": prox,
-        }
-        for name, function in functions.items():
-            if not callable(function) and (function is not None or name == "gradient"):
+        optional = {"loss": loss, "full_gradient": full_gradient, "evaluate": evaluate, "prox": prox}
+        functions = {name: function for name, function in optional.items() if function is not None}
+        for name, function in {"gradient": gradient, **functions}.items():
+            if not callable(function):
                 raise InputError(f"{name} must be a function, not {type(function).__name__}.")
         self.point = _starting_point(start)
         self.nodes = None if nodes is None else whole("nodes", nodes)
         self.gradient_function, self.batched, self.prox = gradient, batched, prox
         self.loss, self.full_gradient, self.metrics = loss, full_gradient, evaluate
         self.user_fingerprint = fingerprint
-        self.generators: Generators | None = None
+        self.generators = Generators("custom", (), range(0))
 
     @classmethod
     def from_loss(cls, loss: Callable[..., Array], start: Array, batched: bool = False, **options: Any) -> "Custom":
@@ -113,38 +108,27 @@ class Custom(Problem):
         return self.point
 
     def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-        rngs = self._generators(seeds, nodes)
-        g = self._batched(x, rngs, t) if self.batched else self._node_by_node(x, nodes, rngs, t)
+        if self.generators.nodes != nodes or list(self.generators.seeds) != list(seeds):
+            self.generators = Generators("custom", seeds, nodes)
+        g = self._batched(x, t) if self.batched else self._node_by_node(x, nodes, t)
         if not adds_up(g):
             self._check_finite(g, x, nodes)
         return g
 
-    def _generators(self, seeds: Sequence[int], nodes: range) -> Generators:
-        known = self.generators
-        if known is None or known.nodes != nodes or list(known.seeds) != list(seeds):
-            self.generators = known = Generators("custom", seeds, nodes)
-        return known
-
-    def _batched(self, x: Array, rngs: Generators, t: int) -> Array:
-        try:
+    def _batched(self, x: Array, t: int) -> Array:
+        rngs = self.generators
+        with UserCode(lambda: f"The batched gradient of {nodes_text(rngs.nodes)}"):
             value = self.gradient_function(copied(x), rngs.node_array.copy(), rngs.at(t))  # it may change its arguments
-        except Exception as error:
-            name_user_code(error, lambda: f"The batched gradient of {nodes_text(rngs.nodes)}")
-            raise
         return _like(value, x, "batched gradient")
 
-    def _node_by_node(self, x: Array, nodes: range, rngs: Generators, t: int) -> Array:
+    def _node_by_node(self, x: Array, nodes: range, t: int) -> Array:
         g, points, function, node = copied(x), copied(x), self.gradient_function, nodes[0]
         with UserCode(lambda: f"The gradient of node {node}"):
             for v in range(len(x)):  # variants of a seed have the same samples
-                rngs.at(t)
-                for s, generators in enumerate(rngs.generators):
+                for s, generators in enumerate(self.generators.at(t).generators):
                     out, rows = g[v, s], points[v, s]
                     for k, (node, rng) in enumerate(zip(nodes, generators, strict=True)):
-                        value = function(rows[k], node, rng)
-                        if not _is_like(value, self.point):
-                            value = _like(value, self.point, f"gradient of node {node}")
-                        out[k] = value
+                        out[k] = _like(function(rows[k], node, rng), self.point, f"gradient of node {node}")
         return g
 
     def _check_finite(self, g: Array, x: Array, nodes: range) -> None:
@@ -156,22 +140,22 @@ class Custom(Problem):
 
     def evaluate(self, mean: Array, nodes: range, weights: Sequence[float] | None = None) -> dict[str, Array]:
         factors = [1.0] * len(nodes) if weights is None else weights
+        points = mean.reshape(-1, mean.shape[-1])
 
-        def average(function: Callable[[Array, int], Any], x: Array) -> Any:
-            return sum(w * function(x, node) for node, w in zip(nodes, factors, strict=True)) / len(nodes)
+        def averages(function: Callable[[Array, int], Any]) -> list[Any]:
+            return [sum(w * function(x, node) for node, w in zip(nodes, factors, strict=True)) / len(nodes) for x in points]
 
         out: dict[str, Array] = {}
         if self.loss:
-            losses = [[average(self._loss, x) for x in variant] for variant in mean]
-            out["train_loss"] = like(np.array(losses), mean)
+            out["train_loss"] = like(np.array(averages(self._loss)), mean).reshape(mean.shape[:-1])
         if self.full_gradient:
-            out["gradient"] = stack([stack([average(self._full_gradient, x) for x in variant]) for variant in mean])
+            out["gradient"] = stack(averages(self._full_gradient)).reshape(mean.shape)
         if self.metrics:
-            measured = [[self._measured(point) for point in variant] for variant in mean]
-            names = measured[0][0].keys()
-            if any(each.keys() != names for variant in measured for each in variant):
+            measured = [self._measured(x) for x in points]
+            if any(each.keys() != measured[0].keys() for each in measured):
                 raise InputError("evaluate must return the same names for every x.")
-            out |= {name: np.array([[each[name] for each in variant] for variant in measured]) for name in names}
+            for name in measured[0]:
+                out[name] = np.array([each[name] for each in measured]).reshape(mean.shape[:-1])
         return out
 
     def _measured(self, point: Array) -> dict[str, float]:
@@ -215,15 +199,10 @@ def _number(name: str, value: Any, x: Array) -> float:
     return number
 
 
-def _is_like(value: Any, point: Array) -> bool:
-    """Whether an array needs no conversion."""
-    alike = type(value) is type(point) and value.shape == point.shape and value.dtype == point.dtype
-    return alike and not getattr(value, "requires_grad", False)
-
-
 def _like(value: Any, point: Array, name: str) -> Array:
     """What the user's function returned as an array like `point`."""
-    if _is_like(value, point):
+    same = type(value) is type(point) and value.shape == point.shape and value.dtype == point.dtype
+    if same and not getattr(value, "requires_grad", False):
         return value
     try:
         array = contiguous(value)

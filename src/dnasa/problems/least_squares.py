@@ -67,11 +67,10 @@ class LeastSquares(Problem):
         pairs = self.samples.at(seeds, nodes, t, ready=self._pairs)
         if compiled is None:
             return self._plain_gradient(pairs, x)
-        own = (len(seeds), len(nodes), self.dim)
-        if x.shape[-3:] != own:
-            x = np.broadcast_to(x, np.broadcast_shapes(x.shape, own))
-        x, g, rows = np.ascontiguousarray(x, self.dtype), np.empty(x.shape, self.dtype), own[0] * own[1]
-        compiled.least_squares(pairs, x, g, x.size // (rows * self.dim), rows, self.batch, self.dim, self.dtype.itemsize == 8)
+        x, g = np.ascontiguousarray(x, self.dtype), np.empty(x.shape, self.dtype)
+        runs = len(seeds) * len(nodes)
+        variants = x.size // (runs * self.dim)
+        compiled.least_squares(pairs, x, g, variants, runs, self.batch, self.dim, self.dtype.itemsize == 8)
         return g
 
     def _plain_gradient(self, pairs: np.ndarray, x: Array) -> Array:

@@ -88,6 +88,7 @@ class Block(nn.Module):
         return relu(self.shortcut(x) + self.second_norm(self.second(inner)))
 
 
+BATCH_NORM = nn.modules.batchnorm._BatchNorm
 GROUPS = 8
 CHANNELS = 2  # at least, in each group: a single channel would lose its mean
 
@@ -107,32 +108,31 @@ def replace_batch_norm(model: nn.Module) -> nn.Module:
         >>> replace_batch_norm(nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32)))[0]
         StandardizedConv2d(3, 32, kernel_size=(3, 3), stride=(1, 1))
     """
+    # a shared layer stays shared
+    group_norms: dict[nn.Module, nn.GroupNorm] = {
+        part: _group_norm(part) for part in model.modules() if isinstance(part, BATCH_NORM)
+    }
     layers: list[Any] = [
-        part for part in model.modules() if next(part.parameters(recurse=False), None) is not None or _is_norm(part)
+        part for part in model.modules() if part in group_norms or any(True for _ in part.parameters(recurse=False))
     ]
-    made = {norm: _group_norm(norm) for norm in layers if _is_norm(norm)}  # a shared layer stays shared
     for before, norm in pairwise(layers):
-        matches = norm in made and type(before) is nn.Conv2d and before.out_channels == norm.num_features
+        matches = norm in group_norms and type(before) is nn.Conv2d and before.out_channels == norm.num_features
         if matches and before.weight[0].numel() > 1:  # a filter of a single number would become 0
             before.__class__ = StandardizedConv2d
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
-            if child in made:
-                setattr(parent, name, made[child])
-    return made.get(model, model)
-
-
-def _is_norm(part: nn.Module) -> bool:
-    return isinstance(part, nn.modules.batchnorm._BatchNorm)
+            if child in group_norms:
+                setattr(parent, name, group_norms[child])
+    return group_norms.get(model, model)
 
 
 def _group_norm(norm: nn.modules.batchnorm._BatchNorm) -> nn.GroupNorm:
     width = norm.num_features
-    most = 1 if isinstance(norm, nn.BatchNorm1d) else min(GROUPS, width // CHANNELS)
-    groups = next(count for count in range(max(1, most), 0, -1) if width % count == 0)
-    made = nn.GroupNorm(groups, width, norm.eps, norm.affine).train(norm.training)
-    made.weight, made.bias = norm.weight, norm.bias
-    return made
+    most = 1 if isinstance(norm, nn.BatchNorm1d) else max(1, min(GROUPS, width // CHANNELS))
+    groups = max(count for count in range(1, most + 1) if width % count == 0)
+    group_norm = nn.GroupNorm(groups, width, norm.eps, norm.affine).train(norm.training)
+    group_norm.weight, group_norm.bias = norm.weight, norm.bias
+    return group_norm
 
 
 class StandardizedConv2d(nn.Conv2d):
@@ -152,7 +152,6 @@ def gpt(
     heads: int = 6,
     context: int = 256,
     dropout: float = 0.2,
-    tied: bool = True,
 ) -> nn.Module:
     """Predicts the next character at every position; 10.8 million parameters by default.
 
@@ -163,17 +162,16 @@ def gpt(
         heads: The attention heads of each layer.
         context: The longest input, in characters.
         dropout: The probability that a unit is dropped.
-        tied: Use the embedding of the characters as the last layer, too.
     """
     if width % heads:
         raise InputError(f"A width of {width} cannot be divided among {heads} heads: choose a multiple of {heads}.")
-    return GPT(symbols, layers, width, heads, context, dropout, tied)
+    return GPT(symbols, layers, width, heads, context, dropout)
 
 
 class GPT(nn.Module):
-    """A transformer with norms before its layers and learned positions."""
+    """A transformer with norms before its layers and learned positions; its last layer is the embedding of the characters."""
 
-    def __init__(self, symbols: int, layers: int, width: int, heads: int, context: int, dropout: float, tied: bool):
+    def __init__(self, symbols: int, layers: int, width: int, heads: int, context: int, dropout: float):
         super().__init__()
         self.embedding = nn.Embedding(symbols, width)
         self.positions = nn.Parameter(torch.empty(context, width))
@@ -189,8 +187,7 @@ class GPT(nn.Module):
         future = nn.Transformer.generate_square_subsequent_mask(context)
         self.register_buffer("future", future, persistent=False)
         self._initialize(layers)
-        if tied:
-            self.head.weight = self.embedding.weight
+        self.head.weight = self.embedding.weight
 
     def _initialize(self, layers: int) -> None:
         """Initialize as GPT-2: the layers that add to the residual stream begin smaller."""

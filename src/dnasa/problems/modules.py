@@ -15,7 +15,6 @@ from dnasa.core import InputError, Layout
 from dnasa.problems.losses import Loss
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
-STREAMS = 4  # streams on which a GPU computes several models at the same time
 
 
 class FlatModule:
@@ -27,26 +26,24 @@ class FlatModule:
 
     def __init__(self, module: nn.Module, loss: Loss, autocast: bool):
         self.loss, self.autocast = loss, autocast
-        self.trained = {name: part for name, part in module.named_parameters() if part.requires_grad}
-        if not self.trained or any(nn.parameter.is_lazy(part) for part in module.parameters()):
+        trained = {name: part for name, part in module.named_parameters() if part.requires_grad}
+        if not trained or any(nn.parameter.is_lazy(part) for part in module.parameters()):
             raise InputError("The model has no parameters to train, or lazy layers without a shape yet.")
-        self.layout: Layout = tuple((name, tuple(part.shape)) for name, part in self.trained.items())
-        self.sizes = [part.numel() for part in self.trained.values()]
-        self.device = next(iter(self.trained.values())).device
+        self.names, self.sizes = list(trained), [part.numel() for part in trained.values()]
+        self.layout: Layout = tuple((name, tuple(part.shape)) for name, part in trained.items())
+        self.device = trained[self.names[0]].device
         self.norms = [name for name, part in module.named_modules() if _has_statistics(part)]
-        self.training, self.tested, self.counting = _clone(module), _clone(module).eval(), _clone(module).eval()
+        self.training = _clone(module)
+        self.tested = _clone(module).eval()
+        self.counting = _clone(module).eval()  # its batch norm layers store the statistics of a batch
+        self.statistic_sizes: dict[str, int] = {}
         for name in self.norms:
-            norm: Any = self.training.get_submodule(name)  # without running statistics, those of the batch are used
-            norm.running_mean = norm.running_var = norm.num_batches_tracked = None
-            norm = self.counting.get_submodule(name).train()  # stores the statistics of the batch
+            norm: Any = self.training.get_submodule(name)
+            self.statistic_sizes |= {f"{name}.{kind}": norm.num_features for kind in ("running_mean", "running_var")}
+            norm.running_mean = norm.running_var = norm.num_batches_tracked = None  # so it uses those of the batch
+            norm = self.counting.get_submodule(name).train()
             norm.momentum, norm.num_batches_tracked = 1.0, None
         self.without_dropout = _clone(self.training).eval()
-        self.statistic_sizes = {
-            f"{name}.{kind}": getattr(self.tested.get_submodule(name), kind).numel()
-            for name in self.norms
-            for kind in ("running_mean", "running_var")
-        }
-        self.streams: list[torch.cuda.Stream] = []
 
     def constants(self) -> dict[str, Tensor]:
         """The tensors that are neither trained nor computed from data."""
@@ -63,22 +60,9 @@ class FlatModule:
         torch.cat([slope.reshape(-1) for slope in slopes], out=out)
         return value.detach()
 
-    def gradients_on_streams(self, flat: Tensor, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
-        """The gradients of many models, `flat` (R, d), each with its own batch, on a GPU: several at the same time."""
-        self.streams = self.streams or [torch.cuda.Stream() for _ in range(STREAMS)]
-        out, current = torch.empty_like(flat), torch.cuda.current_stream()
-        for stream in self.streams:
-            stream.wait_stream(current)
-        for i in range(len(flat)):
-            with torch.cuda.stream(self.streams[i % STREAMS]):
-                self.gradient(flat[i], x[i], y[i], out[i], scale)
-        for stream in self.streams:
-            current.wait_stream(stream)
-        return out
-
     def _value(self, module: nn.Module, parts: Sequence[Tensor], x: Tensor, y: Tensor) -> Tensor:
         with self._precision():
-            return self.loss(functional_call(module, dict(zip(self.trained, parts, strict=True)), (x,)), y)
+            return self.loss(functional_call(module, dict(zip(self.names, parts, strict=True)), (x,)), y)
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
@@ -88,9 +72,7 @@ class FlatModule:
         return [part.detach().requires_grad_() for part in self._split(flat.clone())]
 
     def _split(self, flat: Tensor) -> list[Tensor]:
-        """The parameters, with the leading axes of `flat`."""
-        pieces = zip(flat.split(self.sizes, dim=-1), self.layout, strict=True)
-        return [piece.unflatten(-1, shape) if shape else piece[..., 0] for piece, (_, shape) in pieces]
+        return [piece.view(shape) for piece, (_, shape) in zip(flat.split(self.sizes), self.layout, strict=True)]
 
     def statistics(self, flat: Tensor, batches: Iterable[Tensor]) -> Tensor:
         """Means and variances of the inputs of all batch norm layers, averaged over the batches."""
@@ -101,12 +83,17 @@ class FlatModule:
             each.append(torch.cat(list(buffers.values())))
         return torch.stack(each).mean(0)
 
-    def outputs(self, flat: Tensor, x: Tensor, statistics: Tensor) -> Tensor:
+    def outputs(self, flat: Tensor, x: Tensor, statistics: Tensor | None = None) -> Tensor:
+        """The outputs in a test; without statistics, batch norm has those of the module."""
+        return self._run(self.tested, flat, x, {} if statistics is None else self.split_statistics(statistics))
+
+    def split_statistics(self, statistics: Tensor) -> dict[str, Tensor]:
+        """The statistics of batch norm by name."""
         pieces = statistics.split(list(self.statistic_sizes.values()))
-        return self._run(self.tested, flat, x, dict(zip(self.statistic_sizes, pieces, strict=True)))
+        return dict(zip(self.statistic_sizes, pieces, strict=True))
 
     def _run(self, module: nn.Module, flat: Tensor, x: Tensor, buffers: Mapping[str, Tensor]) -> Tensor:
-        parameters = dict(zip(self.trained, self._split(flat), strict=True))
+        parameters = dict(zip(self.names, self._split(flat), strict=True))
         with torch.no_grad(), self._precision():
             outputs: Tensor = functional_call(module, {**parameters, **buffers}, (x,))
         return outputs.to(flat.dtype) if self.autocast else outputs  # losses of bfloat16 numbers are coarse

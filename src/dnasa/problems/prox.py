@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import adds_up, checksum, like, maximum, minimum, moderate, nonzero, norm
-from dnasa.checks import name_user_code, nodes_text, positive
+from dnasa.checks import UserCode, nodes_text, positive
 from dnasa.core import Array, InputError, Prox
 
 __all__ = ["ball", "box", "l1"]
@@ -26,8 +26,7 @@ def l1(weight: Any) -> Prox:
         raise InputError("The weight of l1 must not be negative.")
 
     def prox(x: Array, step: Any) -> Array:
-        _check_length("The weight of l1", weights, x)
-        bound = step * like(weights, x)
+        bound = step * _like("The weight of l1", weights, x)
         return x - maximum(minimum(x, bound), -bound)
 
     return _named(prox, "l1", weights)
@@ -45,9 +44,7 @@ def box(low: Any, high: Any) -> Prox:
         raise InputError("The box is empty: low must not be above high.")
 
     def project(x: Array, step: Any) -> Array:
-        _check_length("low", lower, x)
-        _check_length("high", upper, x)
-        return minimum(maximum(x, like(lower, x)), like(upper, x))
+        return minimum(maximum(x, _like("low", lower, x)), _like("high", upper, x))
 
     return _named(project, "box", lower, upper)
 
@@ -79,15 +76,11 @@ def checked(prox: Prox, nodes: Sequence[int] | None = None) -> Prox:
 
     The rows of x belong to these nodes; without them, x is a mean iterate.
     """
-
     where = "the mean iterate" if nodes is None else nodes_text(nodes)
 
     def applied(x: Array, step: Any) -> Array:
-        try:
+        with UserCode(lambda: f"prox at {where}"):
             y = prox(x, step)
-        except Exception as error:
-            name_user_code(error, lambda: f"prox at {where}")
-            raise
         if type(y) is not type(x) or y.shape != x.shape or y.dtype != x.dtype:
             kind = f"{tuple(y.shape)}, {y.dtype}" if hasattr(y, "dtype") else type(y).__name__
             raise InputError(f"prox must return an array like x, {tuple(x.shape)}, {x.dtype}; it returned {kind}.")
@@ -100,11 +93,12 @@ def checked(prox: Prox, nodes: Sequence[int] | None = None) -> Prox:
     return applied
 
 
-def _check_length(name: str, numbers: np.ndarray, x: Array) -> None:
+def _like(name: str, numbers: np.ndarray, x: Array) -> Array:
     if numbers.ndim and len(numbers) != x.shape[-1]:
         raise InputError(
             f"{name} has {len(numbers)} numbers and x has {x.shape[-1]}: give one number, or one for each coordinate."
         )
+    return like(numbers, x)
 
 
 def _numbers(name: str, value: Any) -> np.ndarray:

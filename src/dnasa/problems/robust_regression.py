@@ -47,7 +47,7 @@ class RobustRegression(Problem):
         outlier = generator.random(rows) < 0.1
         return inputs, np.where(outlier, 10 * generator.standard_normal(rows), targets)
 
-    def _draw(self, generator: np.random.Generator, node: int, length: int) -> np.ndarray:
+    def _draw(self, generator: np.random.Generator, node: int, seed: int, length: int) -> np.ndarray:
         return generator.integers(self.inputs.shape[1], size=length)
 
     def rows(self, node: int) -> int:

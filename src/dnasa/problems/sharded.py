@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.problems.problem import Problem
 from dnasa.problems.stored import DeviceRows, as_inputs, as_targets
-from dnasa.randomness import Samples
+from dnasa.randomness import Samples, Streams
 
 SEEDING = threading.RLock()  # torch's own generator is one for all threads
 Shards = Sequence[np.ndarray] | Callable[[int], Sequence[np.ndarray]]
@@ -50,7 +49,8 @@ class Sharded(Problem):
         if self.validation and len(self.validation) != self.nodes:
             raise InputError(f"There are validation rows for {len(validation)} nodes and shards for {self.nodes}.")
         self.remaining: Sequence[int] = range(self.nodes)  # nodes that were not lost
-        self.samples = Samples("batch", self._draw, self.batch, by_seed=True)
+        self.samples = Samples("batch", self._draw, self.batch)
+        self.order = Streams("order")
 
     def _check_rows(self) -> None:
         for inputs, labels in ((self.inputs, self.labels), (self.test_inputs, self.test_labels)):
@@ -63,72 +63,47 @@ class Sharded(Problem):
                 f"Training rows have shape {self.inputs.shape}, test rows {self.test_inputs.shape}: give both the same."
             )
 
+    # ------------------------------------------------------------ who holds what
+
     def shards_of(self, seed: int) -> list[np.ndarray]:
         """Each node's rows in the runs with this seed."""
         key = seed if self.by_seed else 0
         if key not in self.divided:
-            shards = self.divide(seed) if callable(self.divide) else self.divide
-            made = [np.asarray(shard, dtype=np.int64) for shard in shards]
-            rows = np.concatenate([*made, *self.validation]) if made else np.empty(0)
-            if not any(map(len, made)) or rows.min() < 0 or rows.max() >= len(self.inputs):
-                last = len(self.inputs) - 1
-                raise InputError(f"The shards must hold row numbers from 0 to {last}, and not all be empty.")
-            if len(made) != len(self.divided.get(0, made)):
-                raise InputError("The shards of two seeds are those of different numbers of nodes.")
-            self.divided[key] = made
+            self.divided[key] = self._checked(self.divide(seed) if callable(self.divide) else self.divide)
         return self.divided[key]
 
-    def rows(self, node: int, seeds: Sequence[int] | None = None) -> int | list[int]:
-        return len(self.shards[node]) if seeds is None else [len(self.shards_of(seed)[node]) for seed in seeds]
+    def _checked(self, shards: Sequence[np.ndarray]) -> list[np.ndarray]:
+        arrays = [np.asarray(shard, dtype=np.int64) for shard in shards]
+        rows = np.concatenate([np.empty(0, np.int64), *arrays, *self.validation])
+        if not any(map(len, arrays)) or rows.min() < 0 or rows.max() >= len(self.inputs):
+            last = len(self.inputs) - 1
+            raise InputError(f"The shards must hold row numbers from 0 to {last}, and not all be empty.")
+        if len(arrays) != len(self.divided.get(0, arrays)):
+            raise InputError("The shards of two seeds are those of different numbers of nodes.")
+        return arrays
 
-    def node_fingerprint(self, node: int, seeds: Sequence[int] | None = None) -> str:
-        its = self._node_fingerprints[node]
-        return its if seeds is None else f"{its}, divided {checksum(*(self.shards_of(seed)[node] for seed in seeds))}"
-
-    @cached_property
-    def _node_fingerprints(self) -> list[str]:
-        """The fingerprint of each node's rows in the partition of seed 0, and of its own test rows."""
-        fingerprints = []
-        for node, shard in enumerate(self.shards):
-            rows = np.concatenate([shard, self.validation[node]]) if self.validation else shard
-            parts = [(self.inputs, rows), (self.labels, rows)]
-            if self.test_counts:
-                tests = self.own_test_rows(node)
-                parts += [(self.test_inputs, tests), (self.test_labels, tests)]
-            sums = " ".join(stored.checksum(which) for stored, which in parts if len(which))
-            fingerprints.append(f"{len(rows):,} rows, checksum {sums}" if len(rows) else "")
-        return fingerprints
-
-    def _own(self, node: int, seed: int = 0) -> np.ndarray:
+    def shard(self, node: int, seed: int = 0) -> np.ndarray:
+        """The rows of a node of this process."""
         rows = self.shards_of(seed)[node]
         if not len(rows):
             raise InputError(f"Node {node} has no rows: every node of this process needs at least one.")
         return rows
 
-    def _draw(self, generator: np.random.Generator, node: int, length: int, seed: int) -> np.ndarray:
-        rows = self._own(node, seed)
-        return rows[generator.integers(len(rows), size=(length, self.batch))]
+    def rows(self, node: int, seeds: Sequence[int] | None = None) -> int | list[int]:
+        return len(self.shards[node]) if seeds is None else [len(self.shards_of(seed)[node]) for seed in seeds]
 
-    def _drawn(self, nodes: Sequence[int], seeds: Sequence[int], t: int) -> Tensor:
-        """The rows of step t, (seeds, nodes, batch)."""
-        return self.samples.at(seeds, nodes, t, ready=self._numbers)
-
-    def _numbers(self, rows: np.ndarray) -> Tensor:
-        return torch.as_tensor(rows).to(self.device)
-
-    def _batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return as_inputs(self.inputs[rows], self.dtype), as_targets(self.labels[rows])
-
-    def _test_batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return as_inputs(self.test_inputs[rows], self.dtype), as_targets(self.test_labels[rows])
-
-    def _test_rows(self, nodes: Sequence[int]) -> Tensor:
-        """The test rows are divided among the nodes as well, so that real processes divide the work."""
+    def node_fingerprint(self, node: int, seeds: Sequence[int] | None = None) -> str:
+        """Identifies the node's rows in the partition of seed 0 and its own test rows, and the partitions of the seeds."""
+        rows = np.concatenate([self.shards[node], *self.validation[node : node + 1]])
+        parts = [(self.inputs, rows), (self.labels, rows)]
         if self.test_counts:
-            return self._numbers(np.concatenate([self.own_test_rows(node) for node in nodes]))
-        firsts = [self.remaining.index(node) for node in nodes]
-        parts = [np.arange(first, self.test_total, len(self.remaining)) for first in firsts]
-        return self._numbers(np.concatenate(parts))
+            tests = self.own_test_rows(node)
+            parts += [(self.test_inputs, tests), (self.test_labels, tests)]
+        sums = " ".join(stored.checksum(which) for stored, which in parts if len(which))
+        fingerprint = f"{len(rows):,} rows, checksum {sums}" if len(rows) else ""
+        if seeds is None:
+            return fingerprint
+        return f"{fingerprint}, divided {checksum(*(self.shards_of(seed)[node] for seed in seeds))}"
 
     def own_test_rows(self, node: int) -> np.ndarray:
         """The numbers of a node's own test rows, where each node tests on its own; none of a node in another process."""
@@ -137,11 +112,49 @@ class Sharded(Problem):
         before = sum(count for count, shard in zip(self.test_counts[:node], self.shards, strict=False) if len(shard))
         return np.arange(before, before + self.test_counts[node])
 
+    def test_rows(self, nodes: Sequence[int]) -> Tensor:
+        """The test rows are divided among the nodes as well, so that real processes divide the work."""
+        if self.test_counts:
+            return self.row_numbers(np.concatenate([self.own_test_rows(node) for node in nodes]))
+        firsts = [self.remaining.index(node) for node in nodes]
+        parts = [np.arange(first, self.test_total, len(self.remaining)) for first in firsts]
+        return self.row_numbers(np.concatenate(parts))
+
     def continue_without(self, lost: Sequence[int]) -> None:
         """Divide the test rows among the remaining nodes."""
         self.remaining = [node for node in range(len(self.shards)) if node not in set(lost)]
         if self.test_counts:
             self.test_total = sum(self.test_counts[node] for node in self.remaining)
+
+    # ------------------------------------------------------------ batches
+
+    def _draw(self, generator: np.random.Generator, node: int, seed: int, length: int) -> np.ndarray:
+        rows = self.shard(node, seed)
+        return rows[generator.integers(len(rows), size=(length, self.batch))]
+
+    def drawn(self, nodes: Sequence[int], seeds: Sequence[int], t: int) -> Tensor:
+        """The rows of step t, `(seeds, nodes, batch)`."""
+        return self.samples.at(seeds, nodes, t, ready=self.row_numbers)
+
+    def shuffled(self, node: int, seed: int = 0) -> Tensor:
+        """A node's rows in an order that is always the same."""
+        rows = self.order.at(0, node, 0).permutation(self.shard(node, seed))
+        return self.row_numbers(np.resize(rows, max(2, len(rows))))  # batch norm needs two rows
+
+    def in_batches(self, rows: Tensor) -> Sequence[Tensor]:
+        """Split rows into batches of at least `batch` if possible: statistics of fewer rows would differ from training."""
+        return rows.tensor_split(max(1, len(rows) // self.batch))
+
+    def row_numbers(self, rows: np.ndarray) -> Tensor:
+        return torch.as_tensor(rows).to(self.device)
+
+    def batch_of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs and targets of training rows."""
+        return as_inputs(self.inputs[rows], self.dtype), as_targets(self.labels[rows])
+
+    def test_batch_of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs and targets of test rows."""
+        return as_inputs(self.test_inputs[rows], self.dtype), as_targets(self.test_labels[rows])
 
 
 @contextmanager

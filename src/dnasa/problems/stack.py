@@ -6,9 +6,11 @@ Activations are rows `(R, b, ...)` or, between convolutions, planes `(R, C, b, H
 `(R, O, C*k*k)` with the patches `(R, C*k*k, b*H*W)` already has the layout of the next layer's planes.
 """
 
+import copy
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,122 +19,128 @@ from torch.nn.functional import pad
 INCREASING = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.LeakyReLU, nn.Hardtanh)  # these commute with the maximum
 ACTIVATIONS = (*INCREASING, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus, nn.Identity)
 POOLING = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
-Saved = Any
+Saved = tuple[Tensor, ...]
+
+
+class Layer(Protocol):
+    """One layer of R models. Rows of `p` are their parameters, rows of `g` the gradients at these, both `(R, size)`."""
+
+    size: int = 0
+
+    @abstractmethod
+    def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Saved]:
+        """The outputs, and what the gradients need."""
+
+    def write_gradient(self, saved: Saved, dy: Tensor, g: Tensor) -> None:
+        """Write the gradient at the parameters into `g`, given that at the outputs."""
+        return None
+
+    @abstractmethod
+    def input_gradient(self, p: Tensor, saved: Saved, dy: Tensor) -> Tensor:
+        """The gradient at the inputs, given that at the outputs."""
 
 
 class Stack:
     """The layers of a sequential model, for any number of models at once."""
 
-    def __init__(self, layers: "list[Layer]"):
+    def __init__(self, layers: list[Layer]):
         self.layers = layers
         self.sizes = [layer.size for layer in layers]
-        self.first = next((i for i, layer in enumerate(layers) if layer.size), len(layers))
-        self.shares = self.first < len(layers) and isinstance(layers[self.first], Conv2d)
+        self.first = next(i for i, layer in enumerate(layers) if layer.size)
 
-    def _shared(self, x: Tensor) -> Tensor:
-        """Inputs that are the same for all models, once: a GPU's time goes into the patches of the first convolution."""
-        return x[:1] if self.shares and x.is_cuda and x.stride(0) == 0 else x
+    def _forward(self, flat: Tensor, x: Tensor) -> tuple[Tensor, list[Saved]]:
+        saved = []
+        for layer, p in zip(self.layers, flat.split(self.sizes, dim=1), strict=True):
+            x, needed = layer.forward(p, x)
+            saved.append(needed)
+        return x, saved
 
     def outputs(self, flat: Tensor, x: Tensor) -> Tensor:
-        """(R, b, outputs), without storing activations."""
-        x = self._shared(x)
+        """(R, b, outputs)."""
         with torch.no_grad():
-            for layer, p in zip(self.layers, flat.split(self.sizes, dim=1), strict=True):
-                x, _ = layer.forward(p, x)
-        return x
+            return self._forward(flat, x)[0]
 
     def footprint(self, flat: Tensor, x: Tensor) -> int:
         """How many numbers the gradient at `x` stores between forward and backward."""
-        total = x.numel()
         with torch.no_grad():
-            for layer, p in zip(self.layers, flat.split(self.sizes, dim=1), strict=True):
-                x, saved = layer.forward(p, x)
-                total += x.numel() + _count(saved)
-        return total
+            _, saved = self._forward(flat, x)
+        return x.numel() + sum(part.numel() for parts in saved for part in parts)
 
-    def gradient(self, flat: Tensor, x: Tensor, loss_gradient: Callable[[Tensor], Tensor]) -> Tensor:
-        """(R, d); `loss_gradient` gives the gradient of each model's loss at its outputs.
-
-        Where the model `shares`, `x` may have fewer entries than models: each is shared by a group of consecutive models.
-        """
-        g, saved, x = torch.empty_like(flat), [], self._shared(x)
+    def gradient(self, flat: Tensor, x: Tensor, loss_gradient: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """The gradients (R, d), and the outputs; `loss_gradient` gives the gradient of each model's loss at its outputs."""
+        g = torch.empty_like(flat)
+        parameters, gradients = flat.split(self.sizes, dim=1), g.split(self.sizes, dim=1)
         with torch.no_grad():
-            parts, slots = flat.split(self.sizes, dim=1), g.split(self.sizes, dim=1)
-            for layer, p in zip(self.layers, parts, strict=True):
-                x, for_backward = layer.forward(p, x)
-                saved.append(for_backward)
-            dy: Any = loss_gradient(x)
-            for i in range(len(self.layers) - 1, self.first - 1, -1):
-                dy = self.layers[i].backward(parts[i], saved[i], dy, slots[i], i > self.first)
-        return g
+            outputs, saved = self._forward(flat, x)
+            dy = loss_gradient(outputs)
+            for i in reversed(range(self.first, len(self.layers))):
+                self.layers[i].write_gradient(saved[i], dy, gradients[i])
+                if i > self.first:
+                    dy = self.layers[i].input_gradient(parameters[i], saved[i], dy)
+        return g, outputs
 
 
-def _count(saved: Any) -> int:
-    if isinstance(saved, Tensor):
-        return saved.numel()
-    return sum(map(_count, saved)) if type(saved) is tuple else 0
+# ---------------------------------------------------------------- from a module to layers
 
 
 def as_stack(module: nn.Module) -> Stack | None:
     """The module as a stack of known layers, or None if it contains anything else."""
-    modules = list(_flattened(module))
-    for i in range(len(modules) - 1):
-        increasing = isinstance(modules[i], INCREASING) and getattr(modules[i], "negative_slope", 0) >= 0
-        if increasing and isinstance(modules[i + 1], nn.MaxPool2d):  # pooling first leaves less to compute
-            modules[i], modules[i + 1] = modules[i + 1], modules[i]
     layers: list[Layer] = []
     planes = False
-    for part in modules:
+    for part in _pools_first(list(_in_sequence(module))):
         spatial = isinstance(part, (nn.Conv2d, *POOLING))
+        if planes and _flattens(part):
+            layers.append(Differentiated(_to_rows))
+            planes = False
+            continue
+        if planes and not spatial and not isinstance(part, ACTIVATIONS):
+            return None
         if spatial and not planes:
-            layers.append(TO_PLANES)
-        elif planes and not spatial and not isinstance(part, ACTIVATIONS):
-            if not isinstance(part, nn.Flatten):
-                return None
-            layers.append(TO_ROWS)
+            layers.append(Differentiated(_to_planes))
+            planes = True
         layer = _layer(part)
         if layer is None:
             return None
-        if not (planes and layer is FLATTEN_ROWS):  # TO_ROWS has flattened the planes
-            layers.append(layer)
-        planes = spatial or (planes and isinstance(part, ACTIVATIONS))
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    complete = sum(layer.size for layer in layers) == sum(parameter.numel() for parameter in trained)
-    return Stack(layers) if trained and complete and not planes else None
+        layers.append(layer)
+    trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    complete = sum(layer.size for layer in layers) == trained
+    return Stack(layers) if complete and not planes else None
 
 
-def _flattened(module: nn.Module) -> Iterator[nn.Module]:
+def _in_sequence(module: nn.Module) -> Iterator[nn.Module]:
     if type(module) is nn.Sequential:
         for child in module:
-            yield from _flattened(child)
+            yield from _in_sequence(child)
     else:
         yield module
 
 
-def _layer(part: nn.Module) -> "Layer | None":
+def _pools_first(parts: list[nn.Module]) -> list[nn.Module]:
+    """Move maxima before the activation they commute with: that leaves less to compute."""
+    for i in range(len(parts) - 1):
+        increasing = isinstance(parts[i], INCREASING) and getattr(parts[i], "negative_slope", 0) >= 0
+        if increasing and isinstance(parts[i + 1], nn.MaxPool2d):
+            parts[i], parts[i + 1] = parts[i + 1], parts[i]
+    return parts
+
+
+def _flattens(part: nn.Module) -> bool:
+    return type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1)
+
+
+def _layer(part: nn.Module) -> Layer | None:
     if type(part) is nn.Linear:
         return Linear(part)
     if type(part) is nn.Tanh:
-        return TANH
+        return Tanh()
     if type(part) is nn.Conv2d:
         plain = part.groups == 1 and part.dilation == (1, 1) and part.padding_mode == "zeros"
         return Conv2d(part) if plain and not isinstance(part.padding, str) else None
-    if type(part) is nn.Flatten:
-        return FLATTEN_ROWS if part.start_dim == 1 and part.end_dim == -1 else None
     supported = type(part) in (*ACTIVATIONS, *POOLING) and not getattr(part, "return_indices", False)
-    return Plain(part) if supported else None
+    return Differentiated(_for_each_row(part)) if supported or _flattens(part) else None
 
 
-class Layer:
-    """`forward(p, x) -> y, saved`; `backward(p, saved, dy, g, needs_dx) -> dx` also writes the gradients at p to g."""
-
-    size = 0  # parameters of one model
-
-    def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Saved]:
-        raise NotImplementedError
-
-    def backward(self, p: Tensor, saved: Saved, dy: Tensor, g: Tensor, needs_dx: bool) -> Tensor | None:
-        raise NotImplementedError
+# ---------------------------------------------------------------- layers
 
 
 class Linear(Layer):
@@ -152,21 +160,22 @@ class Linear(Layer):
         y = torch.bmm(rows, weight)
         if self.bias:
             y += p[:, None, -self.outputs :]
-        return y.view(*x.shape[:-1], self.outputs), rows
+        return y.view(*x.shape[:-1], self.outputs), (rows,)
 
-    def backward(self, p: Tensor, saved: Saved, dy: Tensor, g: Tensor, needs_dx: bool) -> Tensor | None:
+    def write_gradient(self, saved: Saved, dy: Tensor, g: Tensor) -> None:
+        (inputs,) = saved
         rows = dy.reshape(len(dy), -1, self.outputs)
-        torch.bmm(rows.transpose(1, 2), saved, out=self._weight(g))
+        torch.bmm(rows.transpose(1, 2), inputs, out=self._weight(g))
         if self.bias:
             torch.sum(rows, dim=1, out=g[:, -self.outputs :])
-        return torch.bmm(rows, self._weight(p)).view(*dy.shape[:-1], self.inputs) if needs_dx else None
+
+    def input_gradient(self, p: Tensor, saved: Saved, dy: Tensor) -> Tensor:
+        rows = dy.reshape(len(dy), -1, self.outputs)
+        return torch.bmm(rows, self._weight(p)).view(*dy.shape[:-1], self.inputs)
 
 
 class Conv2d(Layer):
-    """On planes: the patches of all models as columns, one batched product with the kernels.
-
-    As the first layer it also takes fewer inputs than models: each is then shared by a group of consecutive models.
-    """
+    """On planes: the patches of all models as columns, one batched product with the kernels."""
 
     def __init__(self, module: nn.Conv2d):
         self.outputs, self.inputs, *sides = module.weight.shape
@@ -180,11 +189,6 @@ class Conv2d(Layer):
 
     def _weight(self, p: Tensor) -> Tensor:
         return p[:, : self.weights].view(len(p), self.outputs, self.terms)
-
-    def _touched(self, entry: int, size: int, axis: int) -> slice:
-        """The pixels that a row or column of the kernel touches, for outputs of this size along the axis."""
-        step = self.stride[axis]
-        return slice(entry, entry + (size - 1) * step + 1, step)
 
     def _with_biases(self, p: Tensor) -> Tensor:
         """The kernels, with the biases as the weights of a last row of ones."""
@@ -200,68 +204,79 @@ class Conv2d(Layer):
         columns = x.new_empty(len(x), self.terms + self.bias, x.shape[2] * height * width)
         columns[:, : self.terms].view(patches.shape).copy_(patches)
         columns[:, self.terms :] = 1.0
-        y = torch.bmm(self._with_biases(p).view(len(x), -1, columns.shape[1]), columns)
-        return y.view(len(p), self.outputs, -1, height, width), (columns, padded.shape)
+        y = torch.bmm(self._with_biases(p), columns)
+        return y.view(len(p), self.outputs, -1, height, width), (columns, padded)
 
-    def backward(self, p: Tensor, saved: Saved, dy: Tensor, g: Tensor, needs_dx: bool) -> Tensor | None:
-        columns, shape = saved
-        height, width = dy.shape[-2:]
-        flat = dy.reshape(len(dy), self.outputs, -1)
-        slopes = torch.bmm(flat.view(len(columns), -1, flat.shape[2]), columns.transpose(1, 2))
-        slopes = slopes.view(len(dy), self.outputs, -1)
+    def write_gradient(self, saved: Saved, dy: Tensor, g: Tensor) -> None:
+        columns, _ = saved
+        slopes = torch.bmm(dy.reshape(len(dy), self.outputs, -1), columns.transpose(1, 2))
         self._weight(g).copy_(slopes[..., : self.terms])
         if self.bias:
             g[:, self.weights :].copy_(slopes[..., -1])
-        if not needs_dx:
-            return None
+
+    def input_gradient(self, p: Tensor, saved: Saved, dy: Tensor) -> Tensor:
+        _, padded = saved
+        height, width = dy.shape[-2:]
+        flat = dy.reshape(len(dy), self.outputs, -1)
         dcolumns = torch.bmm(self._weight(p).transpose(1, 2), flat)
-        dcolumns = dcolumns.view(len(dy), self.inputs, -1, shape[2], height, width)
-        dx = dy.new_zeros(shape)
+        dcolumns = dcolumns.view(len(dy), self.inputs, -1, padded.shape[2], height, width)
+        dx = torch.zeros_like(padded)
         for k, (i, j) in enumerate(product(*map(range, self.kernel))):
             dx[..., self._touched(i, height, 0), self._touched(j, width, 1)] += dcolumns[:, :, k]
         top, left = self.padding
-        return dx[..., top : shape[3] - top, left : shape[4] - left]
+        return dx[..., top : dx.shape[3] - top, left : dx.shape[4] - left]
+
+    def _touched(self, entry: int, size: int, axis: int) -> slice:
+        """The pixels that a row or column of the kernel touches, for outputs of this size along the axis."""
+        step = self.stride[axis]
+        return slice(entry, entry + (size - 1) * step + 1, step)
 
 
-class Plain(Layer):
-    """A module without parameters that acts on every plane or row separately, through autograd."""
+class Tanh(Layer):
+    """The activation of the paper's models, by hand: autograd would take a tenth of a small model's step."""
 
-    def __init__(self, module: nn.Module):
-        self.module = module
+    def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Saved]:
+        y = torch.tanh(x)
+        return y, (y,)
+
+    def input_gradient(self, p: Tensor, saved: Saved, dy: Tensor) -> Tensor:
+        return torch.ops.aten.tanh_backward(dy, *saved)
+
+
+class Differentiated(Layer):
+    """A function without parameters, which autograd differentiates."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]):
+        self.function = function
 
     def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Saved]:
         with torch.enable_grad():
             source = x.detach().requires_grad_()
-            y = self.module(source.flatten(0, 1).clone())  # it may work in place
-            y = y.view(*x.shape[:2], *y.shape[1:])
+            y = self.function(source)
         return y.detach(), (source, y)
 
-    def backward(self, p: Tensor, saved: Saved, dy: Tensor, g: Tensor, needs_dx: bool) -> Tensor | None:
+    def input_gradient(self, p: Tensor, saved: Saved, dy: Tensor) -> Tensor:
         source, y = saved
         return torch.autograd.grad(y, source, dy)[0]
 
 
-class Simple(Layer):
-    """A layer without parameters: `forward(x) -> y, saved` and `backward(saved, dy) -> dx`."""
+def _for_each_row(module: Any) -> Callable[[Tensor], Tensor]:
+    """A module that acts on every row, or plane, separately."""
+    own = copy.copy(module)
+    own.inplace = False  # the inputs are still needed
 
-    def __init__(self, forward: Callable[[Tensor], tuple[Tensor, Saved]], backward: Callable[[Saved, Tensor], Tensor]):
-        self._forward, self._backward = forward, backward
+    def function(x: Tensor) -> Tensor:
+        y: Tensor = own(x.flatten(0, 1))
+        return y.view(*x.shape[:2], *y.shape[1:])
 
-    def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Saved]:
-        return self._forward(x)
-
-    def backward(self, p: Tensor, saved: Saved, dy: Tensor, g: Tensor, needs_dx: bool) -> Tensor | None:
-        return self._backward(saved, dy)
-
-
-def _rows_to_planes(shape: tuple[int, ...], dy: Tensor) -> Tensor:
-    models, channels, batch, height, width = shape
-    return dy.reshape(models, batch, channels, height, width).transpose(1, 2).contiguous()
+    return function
 
 
-TANH = Simple(lambda x: (y := torch.tanh(x), y), lambda y, dy: torch.ops.aten.tanh_backward(dy, y))
-FLATTEN_ROWS = Simple(lambda x: (x.flatten(2), x.shape), lambda shape, dy: dy.view(shape))
-# (R, b, C, H, W) -> (R, C, b, H, W)
-TO_PLANES = Simple(lambda x: (x.transpose(1, 2).contiguous(), None), lambda _, dy: dy.transpose(1, 2))
-# (R, C, b, H, W) -> (R, b, C*H*W)
-TO_ROWS = Simple(lambda x: (x.transpose(1, 2).flatten(2), x.shape), _rows_to_planes)
+def _to_planes(x: Tensor) -> Tensor:
+    """(R, b, C, H, W) -> (R, C, b, H, W)."""
+    return x.transpose(1, 2).contiguous()
+
+
+def _to_rows(x: Tensor) -> Tensor:
+    """(R, C, b, H, W) -> (R, b, C*H*W)."""
+    return x.transpose(1, 2).flatten(2)

@@ -24,33 +24,23 @@ class Claim(NamedTuple):
     tolerance: float  # how far the number found may be from it
     reason: str  # why so far
     runs: Mapping[str, Any]  # the runs whose mean it is (`measure`)
-    short: float | None = None  # the number of a shorter version, which is measured and compared instead
     needs: str | None = None  # the dataset
-
-    @property
-    def expected(self) -> float:
-        return self.published if self.short is None else self.short
-
-
-class Checked(NamedTuple):
-    claim: Claim
-    found: float | None
-    result: str  # "ok", "differs", or "skipped" and why
 
 
 def claims() -> list[Claim]:
-    return read_toml(CLAIMS, str, lambda given: [Claim(**entry) for entry in given["claim"]])
+    return read_toml(CLAIMS, str, lambda content: [Claim(**entry) for entry in content["claim"]])
 
 
-def check(every: list[Claim]) -> Iterator[Checked]:
-    """Each claim with the number found; those whose data is not there are skipped."""
+def check(every: list[Claim]) -> Iterator[tuple[Claim, float | None, str]]:
+    """Each claim, the number found, and "ok", "differs", or "skipped" with the reason where its data is not there."""
     for claim in every:
-        if claim.needs and (reason := missing(claim.needs)):
-            yield Checked(claim, None, f"skipped: {reason}")
+        reason = missing(claim.needs) if claim.needs else ""
+        if reason:
+            yield claim, None, f"skipped: {reason}"
             continue
         found = measure(**claim.runs)
-        close = abs(found - claim.expected) <= claim.tolerance  # not if it is not a number
-        yield Checked(claim, found, "ok" if close else "differs")
+        is_close = abs(found - claim.published) <= claim.tolerance  # not if it is not a number
+        yield claim, found, "ok" if is_close else "differs"
 
 
 def measure(metric: str, **settings: Any) -> float:

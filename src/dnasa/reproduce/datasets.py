@@ -12,7 +12,7 @@ import pandas as pd
 from dnasa import topology
 from dnasa.comparing import drawing, tuning
 from dnasa.comparing.plots import LABELS, title
-from dnasa.comparing.statistics import final
+from dnasa.comparing.statistics import final, over_seeds
 from dnasa.core import InputError
 from dnasa.reproduce.report import Report, draw_lines
 from dnasa.reproduce.runs import evaluation_steps, missing, run
@@ -43,8 +43,6 @@ def fig3(quick: bool = False, **options: Any) -> Report:
 
 def fig4(quick: bool = False, **options: Any) -> Report:
     """a9a, 8 nodes on ring, random, ladder and complete graph."""
-    if reason := missing("a9a"):
-        raise InputError(reason)
     graphs = {name.removeprefix("paper_"): topology.make(name, 8) for name in GRAPHS}
     panels = {rf"{name} ($\rho$ = {graph.rho:.3f})": ("a9a", graph) for name, graph in graphs.items()}
     steps = (QUICK_STEPS if quick else STEPS)["a9a"]
@@ -56,16 +54,16 @@ def against_stepsizes(
 ) -> Report:
     """A panel and a table for each dataset and graph."""
     seeds, steps = (1, QUICK_STEPS) if quick else (SEEDS, STEPS)
-    out = Report(f"{caption}, {seeds} seed{'s' * (seeds > 1)}", quick)
-    histories = {
-        panel: search(data, graph, steps=steps[data], seeds=range(seeds), **options) for panel, (data, graph) in panels.items()
-    }
-    styles = drawing.line_styles(pd.concat(histories.values())[["rule"]])
+    out = Report(f"{caption}, {seeds} seed" if seeds == 1 else f"{caption}, {seeds} seeds", quick)
+    results = {}
+    for panel, (data, graph) in panels.items():
+        history = search(data, graph, steps=steps[data], seeds=range(seeds), **options)
+        results[panel] = over_seeds(final(history), "test_accuracy").assign(schedule=None)
+    styles = drawing.line_styles((rule, None) for rule in pd.concat(results.values()).rule.unique())
     with out.draw(name, len(panels), f"{out.title}: test accuracy against stepsize") as axes:
-        for axis, (panel, rows) in zip(axes, histories.items(), strict=True):
-            table, count = tuning.grid(final(rows), "test_accuracy"), steps[panels[panel][0]]
-            drawing.draw_stepsizes(axis, table.drop(columns="schedule"), "test_accuracy", fixed=styles)
-            axis.set_title(panel if "(" in panel else f"{panel}, {count:,} steps")
+        for axis, (panel, table) in zip(axes, results.items(), strict=True):
+            drawing.draw_stepsizes(axis, table, "test_accuracy", styles)
+            axis.set_title(panel if "(" in panel else f"{panel}, {steps[panel]:,} steps")
             short = panel.partition(" ")[0]
             out.tables[f"{name}-{short}"] = summary(table)
             out.data[f"{name}-{short}-grid"] = table
@@ -75,14 +73,10 @@ def against_stepsizes(
 def summary(table: pd.DataFrame) -> pd.DataFrame:
     """Each rule's best stepsize and its accuracy there."""
     rows = []
-    for rule, variant in tuning.best(table, "test_accuracy").iterrows():
-        same = table[table.rule == rule]
-        row = {"rule": title(str(rule)), "best eta": tuning.eta_text(variant.eta), "test accuracy": variant.value}
-        rows.append(row | {"diverged": tuning.diverged_text(same)})
+    for best in tuning.best(table, "test_accuracy").itertuples():
+        row = {"rule": title(best.rule), "best eta": tuning.eta_text(best.eta), "test accuracy": best.value}
+        rows.append(row | {"diverged": tuning.diverged_text(table[table.rule == best.rule])})
     return pd.DataFrame(rows)
-
-
-# ---------------------------------------------------------------- curves
 
 
 def fig5(quick: bool = False, **options: Any) -> Report:
@@ -97,25 +91,20 @@ def fig6(quick: bool = False, **options: Any) -> Report:
 
 def curves(name: str, data: str, quick: bool, **options: Any) -> Report:
     """Tune each method on two seeds, then run it at its best stepsize for other seeds."""
-    if reason := missing(data):
-        raise InputError(reason)
     graph, steps = topology.paper_random(), (QUICK_STEPS if quick else STEPS)[data]
     seeds, evaluations = (2, 4) if quick else (SEEDS, EVALUATIONS)
     options |= {"rows": QUICK_ROWS if quick else None}
     tried = search(data, graph, steps=steps // 2 if quick else steps, seeds=range(1 if quick else 2), **options)
-    best = tuning.best(tuning.grid(final(tried), "test_accuracy"), "test_accuracy").eta
     options |= {"evaluate": evaluation_steps(steps, evaluations), "loss_scale": "1/n", "train_metrics": True}
-    histories = [
-        run(data, graph, [str(rule)], steps, range(100, 100 + seeds), [] if pd.isna(eta) else [eta], **options)
-        for rule, eta in best.items()
-    ]
+    histories = []
+    for best in tuning.best(over_seeds(final(tried), "test_accuracy"), "test_accuracy").itertuples():
+        etas = [] if pd.isna(best.eta) else [best.eta]
+        histories.append(run(data, graph, [best.rule], steps, range(100, 100 + seeds), etas, **options))
     history = pd.concat(histories, ignore_index=True)
-    caption = f"{data}: best stepsizes, 8 nodes, random graph, {steps:,} steps, {seeds} seeds"
-    out = Report(caption, quick)
+    out = Report(f"{data}: best stepsizes, 8 nodes, random graph, {steps:,} steps, {seeds} seeds", quick)
     out.tables[f"{name}-final"] = results(history)
     out.data[f"{name}-history"] = history
-    for x, words in (("epochs", "mean and range"), ("seconds", f"{seeds} seeds side by side")):
-        file = name if x == "epochs" else f"{name}-seconds"
+    for file, x, words in ((name, "epochs", "mean and range"), (f"{name}-seconds", "seconds", f"{seeds} seeds side by side")):
         with out.draw(file, len(METRICS), f"{data}: each method at its best stepsize, {words}") as axes:
             for axis, metric in zip(axes, METRICS, strict=True):
                 draw_lines(axis, history, metric, x)

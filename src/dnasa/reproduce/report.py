@@ -35,20 +35,20 @@ class Report:
         """The panels of a new figure with one legend below all of them; in print, the title is left to the caption."""
         figure, axes = panel_list(count, columns)
         yield axes
-        words = [title] * (not current().printed) + ["(quick run)"] * self.quick
-        figure.suptitle(" ".join(words))
+        words = "" if current().printed else title
+        figure.suptitle(f"{words} (quick run)" if self.quick else words)
         legend_below(figure)
         self.figures[name] = figure
 
     def save(self, path: str | Path, kinds: Sequence[str] = ("png",)) -> list[Path]:
         """One CSV per table, and one file per figure and format; earlier ones are replaced."""
-        tables = {f"{name}.csv": table.to_csv(index=False) for name, table in (self.tables | self.data).items()}
+        numbers = self.tables | self.data
+        tables = {f"{name}.csv": table.to_csv(index=False).encode() for name, table in numbers.items()}
         pictures = {f"{name}.{kind}": rendered(figure, kind) for name, figure in self.figures.items() for kind in kinds}
-        folder = OwnFiles(make_folder(path)).save({name: text.encode() for name, text in tables.items()} | pictures)
+        folder = OwnFiles(make_folder(path)).save(tables | pictures)
         return [folder / name for name in pictures]
 
 
 def draw_lines(axis: "Axes", history: "pd.DataFrame", metric: str, x: str = "step") -> None:
     """The mean of a metric and its range over the seeds: a line for each rule and stepsize."""
-    table = curves(history.assign(schedule=None), metric, x)
-    draw_curves(axis, table.assign(**{x: table.x}), x, metric)
+    draw_curves(axis, curves(history.assign(schedule=None), metric, [x]), x, metric)

@@ -8,14 +8,15 @@ import numpy as np
 import pandas as pd
 
 from dnasa.core import InputError
-from dnasa.data import divide, divide_validation, hold_out, load
+from dnasa.data import load
 from dnasa.engine.loop import solve
 from dnasa.networks import simulated
 from dnasa.problems.problem import Problem
-from dnasa.rules.registry import variants
+from dnasa.rules.registry import example, variants
 from dnasa.tasks import tasks
-from dnasa.tasks.sources import PROBLEMS, SourceOptions, synthetic
+from dnasa.tasks.sources import PROBLEMS, SourceOptions, divide, synthetic
 from dnasa.topology import Topology
+from dnasa.topology.graphs import suits
 
 dataset = cache(load)  # several figures and numbers need the same
 
@@ -45,36 +46,29 @@ def run(
     if task in PROBLEMS:
         problem = synthetic(SourceOptions(problem=task, nodes=graph.nodes))
     else:
-        problem = on_data(task, graph, **data_options)
-    chosen = [variant for rule in rules if suits(rule, graph) for variant in variants(rule, etas, schedules)]
+        problem = on_data(task, graph.nodes, **data_options)
+    usable = [rule for rule in rules if suits(graph, [example(rule)])]
+    chosen = [variant for rule in usable for variant in variants(rule, etas, schedules)]
     options: Any = {"steps": steps, "seed": seeds, "evaluate": evaluate or [steps], "progress": progress}
     return solve(problem, simulated.connect(graph, rounds), chosen, **options).history
 
 
-def suits(rule: str, graph: Topology) -> bool:
-    """Whether the rule converges with these weights: D2 needs eigenvalues above -1/3."""
-    return rule != "d2" or graph.smallest_eigenvalue > -1 / 3 + 1e-9
-
-
 def on_data(
-    name: str,
-    graph: Topology,
-    partition: str = "iid",
-    validate: bool = False,
-    loss_scale: str | float = 1.0,
-    train_metrics: bool = False,
-    device: str = "cpu",
-    rows: int | None = None,
+    name: str, nodes: int, validate: bool = False, train_metrics: bool = False, rows: int | None = None, **options: Any
 ) -> Problem:
     """The default model on the first `rows` of a dataset, or all; all seeds share one partition."""
     data = dataset(name)
-    if rows is not None:
-        data = data._replace(inputs=data.inputs[:rows], labels=data.labels[:rows])
-    train, validation = hold_out(data) if validate else (np.arange(len(data.labels)), None)
-    shards = divide(data, train, partition, graph.nodes)
-    held_out = () if validation is None else divide_validation(validation, graph.nodes)
-    options: Any = {"loss_scale": loss_scale, "device": device, "train_metrics": train_metrics, "validation": held_out}
-    return tasks.on_shards(data, shards, **options)
+    data = data._replace(inputs=data.inputs[:rows], labels=data.labels[:rows])
+    source = SourceOptions(nodes=nodes, partition_seed=0, **options)
+    shards, validation = divide(source, data, [], validate)
+    return tasks.on_shards(
+        data,
+        shards,
+        loss_scale=source.loss_scale,
+        device=source.device,
+        train_metrics=train_metrics,
+        validation=validation,
+    )
 
 
 def missing(data: str) -> str:

@@ -12,7 +12,7 @@ from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.comparing.drawing import draw_stepsizes
 from dnasa.comparing.plots import title
-from dnasa.comparing.statistics import final
+from dnasa.comparing.statistics import final, over_seeds
 from dnasa.reproduce.report import Report, draw_lines
 from dnasa.reproduce.runs import evaluation_steps, run
 
@@ -51,13 +51,13 @@ def speedup(history: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for schedule, runs in history.groupby("schedule", sort=False):
         norms = runs.pivot_table(index="step", columns="nodes", values="grad_norm")
+        losses = runs[runs.step == runs.step.max()].groupby("nodes").test_loss.mean()
         level = norms.min().max() * 1.02
         first = {n: int(norms.index[(norms[n] <= level).argmax()]) for n in norms}
         for n, reached in first.items():
             row = {"schedule": schedule, "nodes": n, "gradient norm": level, "steps to reach it": reached}
             row |= {"speedup over n = 5": first[SIZES[0]] / reached}
-            last = runs[(runs.nodes == n) & (runs.step == runs.step.max())]
-            rows.append(row | {"final test loss": last.test_loss.mean(), "final gradient norm": norms[n].iloc[-1]})
+            rows.append(row | {"final test loss": losses[n], "final gradient norm": norms[n].iloc[-1]})
     return pd.DataFrame(rows)
 
 
@@ -66,22 +66,23 @@ def fig2(quick: bool = False, progress: bool | None = None) -> Report:
     steps, seeds = (QUICK_STEPS, 2) if quick else (STEPS, 5)
     options: Any = {"etas": ETAS, "evaluate": evaluation_steps(steps, 300), "progress": progress}
     history = run("spike", topology.ring(10), RULES, steps, range(seeds), **options)
-    table = tuning.grid(final(history), "test_loss")
-    tuned = tuning.best(table, "test_loss")
-    best = history[[eta == tuned.eta[rule] or pd.isna(eta) for rule, eta in zip(history.rule, history.eta, strict=True)]]
+    table = over_seeds(final(history), "test_loss")
+    best_etas = tuning.best(table, "test_loss").set_index("rule").eta
+    best = history[history.eta.isna() | history.eta.eq(history.rule.map(best_etas))]
     out = Report(f"Figure 2: spike model, ring of 10, T = {steps:,}, {seeds} seeds", quick)
-    out.tables["fig2-best"] = summary(best, tuned)
+    out.tables["fig2-best"] = summary(best, best_etas)
     out.data |= {"fig2-grid": table, "fig2-history": history}
     with out.draw("fig2", 3, "Spike model, ring of 10: each method at its best stepsize", columns=3) as axes:
         for axis, metric in zip(axes, ("test_loss", "grad_norm"), strict=False):
             draw_lines(axis, best.assign(eta=None), metric)
-        draw_stepsizes(axes[2], table.drop(columns="schedule"), "test_loss")
+        draw_stepsizes(axes[2], table.assign(schedule=None), "test_loss")
     return out
 
 
-def summary(best: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataFrame:
+def summary(best: pd.DataFrame, etas: pd.Series) -> pd.DataFrame:
+    """The test loss of each rule after 2, 10 and 100 % of the steps."""
     rows = []
-    for rule, eta in tuned.eta.items():
+    for rule, eta in etas.items():
         means = best[best.rule == rule].groupby("step")[["test_loss", "grad_norm"]].mean()
         row = {"rule": title(str(rule)), "best eta": tuning.eta_text(eta)}
         for part in (0.02, 0.1, 1.0):

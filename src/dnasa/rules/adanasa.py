@@ -67,7 +67,8 @@ def adanasa(
     z' = (1 - alpha) z + alpha g; y' = y + z' - z; m' = beta m + (1 - beta) g^2;
     x, y, m <- W[x - lambda y' / max(sqrt(m'), |y'|), y', m'] with lambda = d^(-1/3) min(eta, 6 r),
     A <- A + lambda dot(h(g), x(0) - x), S <- S + lambda h(g + y - z) and r <- max(r, A / |S|), where
-    h(g) = g / max(sqrt(m'), |g|), normalized, and g + y - z estimates the average gradient of all nodes.
+    h(g) = g / max(sqrt(m'), |g|), normalized, and g + y - z estimates the average gradient of all nodes. In large models,
+    A and S are of every k-th coordinate, and r <- max(r, sqrt(k) A / |S|).
 
     Args:
         eta: The largest step at t, before the factor d^(-1/3).
@@ -78,10 +79,10 @@ def adanasa(
         radius: r at the start, relative to 1 + |x|.
     """
     d = size(layout)
-    every = max(1, d // SAMPLE)
+    k = max(1, d // SAMPLE)
 
     def sample(a: Array) -> Array:
-        return copied(a[..., ::every])  # a view would keep all of a in memory
+        return copied(a[..., ::k])  # a view would keep all of a in memory
 
     def init(x: Array) -> State:
         part = sample(x)
@@ -89,27 +90,24 @@ def adanasa(
         length = norm(x)
         return State(x, 0 * x, 0 * x, 0 * x, part, 0 * part, 0 * length, r=radius * (1 + length), average=average)
 
-    def second_moments(m: Array, g: Array, t: int) -> Array:
-        """m' = beta m + (1 - beta) g^2"""
-        return beta(t) * m + (1 - beta(t)) * g**2
-
     def step_length(s: State, t: int) -> Array:
         """lambda = d^(-1/3) min(eta, 6 r)"""
         return d ** (-1 / 3) * minimum(GROWTH * s.r, eta(t))
 
+    def second_moments(m: Array, g: Array, t: int) -> Array:
+        """m' = beta m + (1 - beta) g^2"""
+        return beta(t) * m + (1 - beta(t)) * g**2
+
     def learned_radius(s: State, step: Array, g: Array, t: int) -> tuple[Array, Array, Array]:
-        """S <- S + lambda h(g + y - z); A <- A + lambda dot(h(g), x(0) - x); r <- max(r, sqrt(k) A / |S|), of every k-th
-        coordinate"""
+        """S <- S + lambda h(g + y - z); A <- A + lambda dot(h(g), x(0) - x); r <- max(r, sqrt(k) A / |S|)"""
         g = sample(g)
         m = second_moments(sample(s.m), g, t)
         S = s.S + step * unit(scaled(g + sample(s.y) - sample(s.z), m))
         A = s.A + step * (unit(scaled(g, m)) * (s.start - sample(s.x))).sum(-1)[..., None]
-        return S, A, maximum(s.r, every**0.5 * A / nonzero(norm(S)))
+        return S, A, maximum(s.r, k**0.5 * A / nonzero(norm(S)))
 
-    def learned(s: State, S: Array, A: Array, r: Array, t: int) -> State:
-        """The state with the radius and the average of the iterates after step t."""
-        average = s.average + weight(t) * (s.x - s.average) if weight else s.average
-        return s._replace(S=S, A=A, r=r, average=average)
+    def averaged(s: State, t: int) -> Array:
+        return s.average + weight(t) * (s.x - s.average) if weight else s.average
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
@@ -117,23 +115,17 @@ def adanasa(
         y = s.y + z - s.z
         m = second_moments(s.m, g, t)
         step = step_length(s, t)
-        after = learned(s, *learned_radius(s, step, g, t), t)
-        return (s.x - step * scaled(y, m), y, m), after._replace(z=z)
+        S, A, r = learned_radius(s, step, g, t)
+        return (s.x - step * scaled(y, m), y, m), s._replace(z=z, S=S, A=A, r=r, average=averaged(s, t))
 
     def receive(s: State, mixed: Messages) -> State:
         x, y, m = mixed
         return s._replace(x=x, y=y, m=maximum(m, 0))  # rounded or compressed messages may make it negative
 
-    form = ScaledAverage(
-        partial(adanasa, layout=layout, radius=radius),
-        (eta, alpha, beta, weight) if weight else (eta, alpha, beta),
-        every,
-        step_length,
-        unpack=lambda s: (s.x, s.y, s.m, s.z),
-        pack=lambda s, x, y, m, z: s._replace(x=x, y=y, m=m, z=z),
-        unpack_radius=lambda s: (s.start, s.S, s.A, s.r),
-        pack_radius=learned,
-    )
+    # for the engine's fast paths only
+    schedules = (eta, alpha, beta, weight) if weight else (eta, alpha, beta)
+    form = ScaledAverage(partial(adanasa, layout=layout, radius=radius), schedules, k, step_length, averaged)
+
     return Rule(
         init,
         send,

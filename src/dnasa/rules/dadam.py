@@ -1,4 +1,4 @@
-"""D-Adam: a step of Adam (Kingma and Ba, 2015) at each node, then an average with the neighbors."""
+"""D-Adam: a step of Adam at each node, then an average with the neighbors."""
 
 from typing import NamedTuple
 
@@ -18,19 +18,20 @@ class State(NamedTuple):
     title="D-Adam",
     color="#ff7f0e",
     schedules=COSINE_FIRST,
-    paper="Kingma and Ba, 2015, *Adam: A Method for Stochastic Optimization*, arXiv 1412.6980",
+    paper="Adam at each node: Kingma and Ba, 2015, *Adam: A Method for Stochastic Optimization*, arXiv 1412.6980",
     equation=r"""
         m &\leftarrow \beta_1 m + (1 - \beta_1) g \\
         v &\leftarrow \beta_2 v + (1 - \beta_2) g^2 \\
         m' &= \frac{m}{1 - \beta_1^{t+1}}, \quad v' = \frac{v}{1 - \beta_2^{t+1}} \\
         x &\leftarrow W\Big[x - \eta\, \frac{m'}{\sqrt{v'} + \epsilon}\Big]
     """,
-    checked=("epfml/quasi-global-momentum, decentralized_adam: the same; torch.optim.Adam, on one node: the same"),
+    checked="epfml/quasi-global-momentum, decentralized_adam: the same; torch.optim.Adam, on one node: the same",
 )
 def dadam(eta: Schedule, *, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Rule:
     """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; x <- W[x - eta m' / (sqrt(v') + eps)], m', v' bias-corrected
 
-    b1 and b2 are beta1 and beta2.
+    b1 and b2 are beta1 and beta2. DADAM (Nazari et al., 2019, arXiv 1901.09109) is another rule: x <- W[x] - eta m / sqrt(v'),
+    where v' is an average of the largest second moments.
 
     Args:
         eta: The stepsize at t.

@@ -1,9 +1,10 @@
 """D-ASAGT: gradient tracking with a moving average; with a proximal step, it is Prox-DASA-GT (Xiao et al., 2023)."""
 
 from dnasa.core import Messages, Prox, Rule, Schedule
+from dnasa.rules.dnasa import State, dnasa
+from dnasa.rules.forms import TrackedAverage
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import ETA, averaging, with_second
-from dnasa.rules.tracked_average import State, tracked_average, tracked_form
 
 
 @rule(
@@ -26,13 +27,10 @@ def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
     """
 
     def early(s: State, t: int) -> Messages:
-        return (s.x - eta(t) * s.z,)
-
-    if prox is None:
-        return tracked_average(eta, alpha, early, tracked_form(dasagt, eta, alpha, normalized=False))
-
-    def early_prox(s: State, t: int) -> Messages:
+        if prox is None:
+            return (s.x - eta(t) * s.z,)
         gamma = eta(t) / alpha(t)
         return ((1 - alpha(t)) * s.x + alpha(t) * prox(s.x - gamma * s.z, gamma),)
 
-    return tracked_average(eta, alpha, early_prox)
+    form = None if prox else TrackedAverage(dasagt, (eta, alpha), normalized=False)
+    return dnasa(eta, alpha)._replace(early=early, form=form)

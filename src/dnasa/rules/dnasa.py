@@ -1,10 +1,20 @@
 """D-NASA: gradient tracking, moving average, normalized steps; no stepsize to tune (the paper's Algorithm 2)."""
 
+from typing import NamedTuple
+
 from dnasa.arrays import nonzero, norm, unit
-from dnasa.core import Messages, Prox, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Needs, Prox, Rule, Schedule, assign, zeros
+from dnasa.rules.forms import TrackedAverage
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import ScheduleSpec, diminishing, fixed
-from dnasa.rules.tracked_average import State, tracked_average, tracked_form
+
+
+class State(NamedTuple):
+    x: Array  # iterates; the next gradient is taken here
+    u: Array  # gradient trackers: mean(u) == mean(v)
+    v: Array  # last stochastic gradients
+    z: Array  # moving average of u
+
 
 DNASA = {
     "diminishing": ScheduleSpec(lambda n, T, eta: diminishing(n), "n^(1/4)/t^(3/4)"),
@@ -38,13 +48,25 @@ def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
     """
 
     def early(s: State, t: int) -> Messages:
-        return (s.x - eta(t) * unit(s.z),)
-
-    if prox is None:
-        return tracked_average(eta, alpha, early, tracked_form(dnasa, eta, alpha, normalized=True))
-
-    def early_prox(s: State, t: int) -> Messages:
+        x = s.x - eta(t) * unit(s.z)
+        if prox is None:
+            return (x,)
         length = norm(s.z)
-        return (prox(s.x - eta(t) * unit(s.z), eta(t) * (length > 0) / nonzero(length)),)
+        return (prox(x, eta(t) * (length > 0) / nonzero(length)),)
 
-    return tracked_average(eta, alpha, early_prox)
+    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        (g,) = gradients
+        u = s.u + g - s.v
+        return (u, (1 - alpha(t)) * s.z + alpha(t) * u), s._replace(v=g)
+
+    return Rule(
+        zeros(State),
+        send,
+        assign("x", "u", "z"),
+        early=early,
+        restart=lambda s: s._replace(u=s.v),
+        estimate=lambda s: s.z,
+        needs=Needs(late=True),
+        form=None if prox else TrackedAverage(dnasa, (eta, alpha), normalized=True),
+        stepsize=lambda s, t: eta(t),
+    )

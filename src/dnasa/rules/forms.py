@@ -19,9 +19,14 @@ class TrackedAverage(NamedTuple):
     make: Callable[..., Rule]  # makes the same rule from other schedules, through which alone its steps depend on t
     schedules: tuple[Schedule, Schedule]  # eta and alpha
     normalized: bool  # whether a step is eta z/|z|; otherwise it is eta z
-    unpack: Callable[[State], Four]  # (x, u, z, v) of a state
-    pack: Callable[..., State]  # `pack(state, x, u, z, v)` is the state with these arrays
     shrink: Shrink | None = None
+
+    def unpack(self, s: State) -> Four:
+        """The large arrays of a state; all but the last are sent."""
+        return s.x, s.u, s.z, s.v
+
+    def pack(self, s: State, x: Array, u: Array, z: Array, v: Array) -> State:
+        return s._replace(x=x, u=u, z=z, v=v)
 
 
 class ScaledAverage(NamedTuple):
@@ -35,11 +40,21 @@ class ScaledAverage(NamedTuple):
     schedules: tuple[Schedule, ...]  # eta, alpha, beta and, if the answer is an average, its weight
     every: int  # k
     step: Callable[[State, int], Array]  # `step(state, t)` is the step of each node
-    unpack: Callable[[State], Four]  # (x, y, m, z) of a state
-    pack: Callable[..., State]  # `pack(state, x, y, m, z)` is the state with these arrays
-    unpack_radius: Callable[[State], Four]  # (start, S, A, r) of a state
-    pack_radius: Callable[..., State]  # `pack_radius(state, S, A, r, t)`: as they are after step t, with the average
+    average: Callable[[State, int], Array]  # `average(state, t)` is the average of the iterates after step t
     shrink: Shrink | None = None
+
+    def unpack(self, s: State) -> Four:
+        """The large arrays of a state; all but the last are sent."""
+        return s.x, s.y, s.m, s.z
+
+    def pack(self, s: State, x: Array, y: Array, m: Array, z: Array) -> State:
+        return s._replace(x=x, y=y, m=m, z=z)
+
+    def unpack_radius(self, s: State) -> Four:
+        return s.start, s.S, s.A, s.r
+
+    def pack_radius(self, s: State, S: Array, A: Array, r: Array, t: int) -> State:
+        return s._replace(S=S, A=A, r=r, average=self.average(s, t))
 
 
 Form = TrackedAverage | ScaledAverage

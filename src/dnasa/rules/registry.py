@@ -3,15 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from dnasa.checks import check_new_name, choose, positive
 from dnasa.core import Array, InputError, Layout, Prox, Rule, Schedule
-from dnasa.rules import installed
+from dnasa.files import failure
 from dnasa.rules.schedules import ETA, ScheduleSpec, side_by_side
 
 Eta = float | Schedule
 Maker = TypeVar("Maker", bound=Callable[..., Rule])
+GROUP = "dnasa.rules"  # of the entry points by which installed packages offer rules
 CUSTOM = "custom"  # the schedule of an eta that is a function of t, and of a rule that has its schedules inside
 DEFAULT_RULE = "dnasa"  # of the command line and the estimators; it needs no stepsize
 COMPARED = ("dsgd", "dsgt", "dasagt", "adanasa", "dnasa")  # by default
@@ -78,8 +80,8 @@ def rule(
     def add(make: Maker) -> Maker:
         check_new_name("rule", name, BUILT_IN)
         specs = {
-            key: made if isinstance(made, ScheduleSpec) else ScheduleSpec(made, needs_steps=None)
-            for key, made in (schedules or ETA).items()
+            key: make_schedules if isinstance(make_schedules, ScheduleSpec) else ScheduleSpec(make_schedules, needs_steps=None)
+            for key, make_schedules in (schedules or ETA).items()
         }
         RULES[name] = Method(make, specs, needs_eta, title or name, color, paper, equation, checked)
         return make
@@ -99,9 +101,24 @@ def find(name: str) -> Method:
     """The rule of that name, also with its schedule, as in "dsgd:constant"; a package that has it is imported now."""
     name = name.partition(":")[0]
     if name not in RULES:
-        installed.load(name)
+        import_installed(name)
     method: Method = choose("rule", name, RULES)
     return method
+
+
+def import_installed(name: str) -> None:
+    """Import what the entry point of this name refers to: a module that registers the rule, or a function that does."""
+    from importlib.metadata import entry_points  # 30 ms
+
+    for entry in entry_points(group=GROUP, name=name):
+        if entry.dist is not None and Path(str(entry.dist.locate_file(""))).resolve() == Path.cwd():
+            continue  # `python -m dnasa` also finds packages that lie in the current folder and are not installed
+        try:
+            loaded = entry.load()
+            if callable(loaded):
+                loaded()
+        except (Exception, SystemExit) as error:
+            raise InputError(f"The plugin '{name}' ({entry.value}) {failure('', error).rstrip('.')}.") from error
 
 
 def look(name: str) -> Look | None:
@@ -159,8 +176,9 @@ def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] 
 
     A rule may name its own schedule, as in "dsgd:constant".
     """
-    rule, colon, own = rule.partition(":")
-    schedule = own if colon else schedule
+    rule, colon, named_schedule = rule.partition(":")
+    if colon:
+        schedule = named_schedule
     method = find(rule)
     names = [schedule] if isinstance(schedule, str) else list(schedule or [next(iter(method.schedules))])
     for name in names:
@@ -181,21 +199,21 @@ def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] 
 
 def check_used(schedule: str | Sequence[str] | None, runs: Sequence[Variant | Rule]) -> None:
     """Refuse a schedule that no rule uses, such as where each names its own."""
-    given = {schedule} if isinstance(schedule, str) else {*(schedule or ())}
-    if given and not given & {run.schedule for run in runs if isinstance(run, Variant)}:
+    wanted = {schedule} if isinstance(schedule, str) else {*(schedule or ())}
+    if wanted and not wanted & {run.schedule for run in runs if isinstance(run, Variant)}:
         names = dict.fromkeys(run.rule for run in runs if isinstance(run, Variant))
         known = "; ".join(f"{name} has {', '.join(RULES[name].schedules)}" for name in names)
-        raise InputError(f"No rule uses the schedule {', '.join(given)}: leave it out, or choose another ({known}).")
+        raise InputError(f"No rule uses the schedule {', '.join(wanted)}: leave it out, or choose another ({known}).")
 
 
 def groups(
     runs: Sequence[Variant | Rule], nodes: int, steps: int, like: Array, layout: Layout, prox: Prox | None = None
 ) -> list[VariantGroup]:
     """One rule for neighboring variants of the same method; the user's rules one by one."""
-    own = sum(isinstance(run, Rule) for run in runs)
-    if prox is not None and own:
+    custom = sum(isinstance(run, Rule) for run in runs)
+    if prox is not None and custom:
         raise InputError("A rule of your own must be given prox by its maker: decorate the maker with @rule.")
-    labels = iter([CUSTOM] if own == 1 else [f"{CUSTOM} {number}" for number in range(1, own + 1)])
+    labels = iter([CUSTOM] if custom == 1 else [f"{CUSTOM} {number}" for number in range(1, custom + 1)])
 
     def kind(run: Variant | Rule) -> tuple[str, int] | None:
         """What variants must share to be one rule, which is made from as many schedules."""
@@ -217,26 +235,30 @@ def schedules_of(variant: Variant, nodes: int, steps: int | None) -> tuple[Sched
 
     Without `steps`, those that depend on the number of steps are refused.
     """
-    known, own = RULES[variant.rule].schedules, callable(variant.eta)
-    constant = known.get("constant") or next(iter(known.values()))
-    spec, eta = (constant, 1.0) if own else (known[variant.schedule], variant.eta)
+    known = RULES[variant.rule].schedules
+    custom = callable(variant.eta)
+    if custom:
+        spec, eta = known.get("constant") or next(iter(known.values())), 1.0
+    else:
+        spec, eta = known[variant.schedule], variant.eta
     try:
         if steps is None and spec.needs_steps:
             raise TypeError("it needs T")
-        made = spec(nodes, steps, eta)
-        for schedule in made[own:] if steps is None else ():
-            schedule(0)  # most use T only when they are called
+        schedules = spec(nodes, steps, eta)
+        if steps is None:
+            for schedule in schedules[1:] if custom else schedules:
+                schedule(0)  # most use T only when they are called
     except (TypeError, IndexError) as error:  # None is neither a number nor a size
         if steps is not None:
             raise
         raise InputError(
             f"Schedule '{variant.schedule}' depends on the number of steps: give steps= or another schedule ({error})."
         ) from error
-    if not isinstance(made, tuple) or not all(map(callable, made)):
+    if not isinstance(schedules, tuple) or not all(map(callable, schedules)):
         raise InputError(
-            f"Schedule '{variant.schedule}' of '{variant.rule}' must return a tuple of functions of t, not {made!r:.60}."
+            f"Schedule '{variant.schedule}' of '{variant.rule}' must return a tuple of functions of t, not {schedules!r:.60}."
         )
-    return (variant.eta, *made[1:]) if own else made
+    return (variant.eta, *schedules[1:]) if custom else schedules
 
 
 def example(name: str) -> Rule:

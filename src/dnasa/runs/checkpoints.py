@@ -21,9 +21,7 @@ from dnasa.runs.own_files import OwnFiles
 FORMAT = 2  # of checkpoints and of run folders
 RETAINED = 3
 NAME = re.compile(r"step-(\d{12})-([0-9a-f]{8})\.safetensors")
-ARRAY_NAME = re.compile(
-    r"\d{1,4}\.(state\..+|average|best|memory\.\d{1,3}\.\d{1,3}\.\d{1,4})"
-)  # few messages, whoever wrote it
+ARRAY_NAME = re.compile(r"average|best|\d{1,4}\.(state\..+|memory\.\d{1,3}\.\d{1,3}\.\d{1,4})")
 
 
 class Damaged(InputError):
@@ -38,22 +36,22 @@ class Checkpoint(NamedTuple):
     notes: dict[str, Any]
 
 
-def save(folder: Path, checkpoint: Checkpoint, own: OwnFiles | None = None) -> Path:
-    """Write it, then remove all but the newest few. `own` are the files of the run."""
-    from safetensors.numpy import save as serialised
+def save(folder: Path, checkpoint: Checkpoint, files: OwnFiles | None = None) -> Path:
+    """Write it, then remove all but the newest few. `files` are those of the run."""
+    from safetensors.numpy import save as serialize
 
     arrays = {name: np.ascontiguousarray(a) for name, a in checkpoint.arrays.items()}
-    data = serialised(arrays, metadata={"notes": json.dumps({"format": FORMAT} | checkpoint.notes)})
-    own = own or OwnFiles(folder.parent)
-    path = own.write(f"{folder.name}/step-{checkpoint.step:012d}-{zlib.crc32(data):08x}.safetensors", data)
-    listed = own.names()
-    names = [name for p in found(folder) if (name := f"{folder.name}/{p.name}") in listed]
-    for old in names[RETAINED:]:
-        own.remove(old)
+    data = serialize(arrays, metadata={"notes": json.dumps({"format": FORMAT} | checkpoint.notes)})
+    files = files or OwnFiles(folder.parent)
+    path = files.write(f"{folder.name}/step-{checkpoint.step:012d}-{zlib.crc32(data):08x}.safetensors", data)
+    names = [f"{folder.name}/{each.name}" for each in newest_first(folder)]
+    ours = files.names().intersection(names)
+    for old in [name for name in names if name in ours][RETAINED:]:
+        files.remove(old)
     return path
 
 
-def found(folder: Path) -> list[Path]:
+def newest_first(folder: Path) -> list[Path]:
     """All checkpoints, the newest first."""
     if folder.is_symlink() or not folder.is_dir():
         return []
@@ -65,7 +63,7 @@ def step_of(path: Path) -> int:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint back, checked; `Damaged` if it is not what was written."""
+    """Read a checkpoint back; `Damaged` if it is not what a run writes. `Session.restore` finds what does not fit the run."""
     from safetensors import SafetensorError
     from safetensors.numpy import load as parsed
 
@@ -82,8 +80,12 @@ def load(path: Path) -> Checkpoint:
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise Damaged(f"{path} is damaged: it is not a checkpoint ({type(error).__name__}).") from error
     check_format(path, number)
-    if wrong := _wrong(arrays, notes):
-        raise Damaged(f"{path} is damaged: {wrong}.")
+    for name, a in arrays.items():
+        if not ARRAY_NAME.fullmatch(name) or a.ndim != 4 or a.dtype.kind not in "fiu":
+            raise Damaged(f"{path} is damaged: its array {name!r:.40} is not one of a run.")
+    for name, form in NOTES.items():
+        if not fits(notes.get(name), form):
+            raise Damaged(f"{path} is damaged: its {name} is not as written by a run.")
     return Checkpoint(step_of(path), arrays, notes)
 
 
@@ -107,9 +109,8 @@ def _number(value: Any) -> bool:
     return _integer(value) or (type(value) is float and math.isfinite(value))
 
 
-TABLES = ("diverged", "diverged_node", "agreed")  # a row for each variant, a column for each seed
 NOTES: dict[str, Any] = {
-    **{name: [[_integer]] for name in TABLES},
+    **{name: [[_integer]] for name in ("diverged", "diverged_node", "agreed")},  # of each variant and seed
     "seconds": _number,
     "periods": lambda value: value != [] and fits(value, [(_count, _count)]),
     "lost": [{"step": _count, "nodes": [_count]}],
@@ -119,19 +120,3 @@ NOTES: dict[str, Any] = {
     "history": (_count, _count),
     "clock": lambda value: value is None or fits(value, [[_number]]),  # of runs with a clock
 }
-
-
-def _wrong(arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> str | None:
-    """What is not as a run writes it; a group's arrays are of the same variants and seeds."""
-    for name, a in arrays.items():
-        if not ARRAY_NAME.fullmatch(name) or a.ndim != 4 or a.dtype.kind not in "fiu":
-            return f"its array {name!r:.40} is not one of a run"
-    for name, form in NOTES.items():
-        if not fits(notes.get(name), form):
-            return f"its {name} is not as written by a run"
-    sizes = {(name.partition(".")[0], a.shape[:2]) for name, a in arrays.items()}
-    rows, columns = sum(size[0] for _, size in sizes), {size[1] for _, size in sizes}
-    if sorted(group for group, _ in sizes) != sorted(map(str, range(len(notes["sent"])))):
-        return "its arrays are not of the groups it names"
-    shapes = [(len(notes[name]), {len(row) for row in notes[name]}) for name in TABLES]
-    return None if len(columns) == 1 and shapes == [(rows, columns)] * 3 else "its arrays and notes are of different runs"

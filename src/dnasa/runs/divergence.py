@@ -13,7 +13,7 @@ EXPLODED = 1e6  # times the loss at the start, or 1 if that is larger: a run tha
 KEPT = {*COLUMNS} - {"consensus"}  # what the rows of a diverged run have
 MOST_PENDING = 1000  # checks left on a GPU: reading them takes little time, each of them some memory
 LOSSES = ("train_loss", "test_loss", "grad_norm")  # the first that is measured tells whether a run has exploded
-NOTES = {"diverged": "steps", "diverged_node": "nodes", "agreed": "agreed"}  # in a checkpoint
+NOTES = ("diverged", "diverged_node", "agreed")  # in a checkpoint
 
 
 class Divergence:
@@ -99,9 +99,10 @@ class Divergence:
     def notes(self) -> dict[str, Any]:
         """What a checkpoint stores."""
         self.read_pending()
-        return {name: getattr(self, field).tolist() for name, field in NOTES.items()}
+        tables = zip(NOTES, (self.steps, self.nodes, self.agreed), strict=True)
+        return {name: table.tolist() for name, table in tables}
 
     def restore(self, notes: dict[str, Any]) -> None:
-        for name, field in NOTES.items():
-            setattr(self, field, np.array(notes[name], dtype=int).reshape(self.steps.shape))
+        shape = self.steps.shape
+        self.steps, self.nodes, self.agreed = (np.array(notes[name], dtype=int).reshape(shape) for name in NOTES)
         self._update()

@@ -20,15 +20,11 @@ class EarlyStopping:
     def __init__(self, patience: int, runs: int):
         self.patience = patience
         self.runs = runs
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget everything, as when nodes and their validation rows were lost."""
         self.average: Array | None = None  # (variants, seeds, k, d), as the best
         self.best: Array | None = None
         self.count = 0
-        self.losses = np.full(self.runs, np.inf)
-        self.waited = np.zeros(self.runs, int)
+        self.losses = np.full(runs, np.inf)
+        self.waited = np.zeros(runs, int)
 
     @property
     def stops(self) -> bool:
@@ -61,9 +57,12 @@ class EarlyStopping:
             place = np.unravel_index(run, tuple(answers.shape[:2]))
             self.best[place] = answers[place]
 
+    def arrays(self) -> dict[str, Array]:
+        """What a checkpoint stores."""
+        return {name: a for name, a in (("average", self.average), ("best", self.best)) if a is not None}
+
     def restore(self, rows: list[dict[str, Any]], average: Array | None, best: Array | None) -> None:
         """Continue after these rows, those since nodes were last lost."""
-        self.restart()
         for first in range(0, len(rows), self.runs):
             self.update(rows[first : first + self.runs])
             self.count += int(rows[first]["step"] > 0)

@@ -6,15 +6,9 @@ from dnasa.core import InputError
 from dnasa.events import LOGGER, as_json
 from dnasa.extras import needed_by
 
-LOOPBACK = "127.0.0.1"
-
 
 class Exporter(logging.Handler):
-    """Serves metrics, made of the events of this process, until it ends; leaving a `with` block ends it too.
-
-    Args:
-        address: A port, on 127.0.0.1, or HOST:PORT.
-    """
+    """Serves metrics, made of the events of this process, until it ends."""
 
     def __init__(self, address: str):
         with needed_by("--metrics-port"):
@@ -34,10 +28,9 @@ class Exporter(logging.Handler):
         self.evaluation = Gauge("dnasa_evaluation", "Last evaluation.", ["site", "metric"], registry=registry)
         self.events = Counter("dnasa_events", "Events, such as lost, refused.", ["site", "event"], registry=registry)
         try:
-            self.server, _ = start_http_server(int(port), host.strip("[]") or LOOPBACK, registry)
+            self.server, _ = start_http_server(int(port), host.strip("[]") or "127.0.0.1", registry)
         except OSError as error:
-            reason = error.strerror or error
-            raise InputError(f"Cannot serve metrics at {address}: {reason}. Choose another --metrics-port.") from error
+            raise InputError(f"Cannot serve metrics at {address}: {error}. Choose another --metrics-port.") from error
         LOGGER.addHandler(self)
         LOGGER.setLevel(logging.DEBUG)
 
@@ -53,12 +46,3 @@ class Exporter(logging.Handler):
             self.connected.labels(site, event["peer"]).set(kind == "connected")
         if kind != "step":
             self.events.labels(site, kind).inc()
-
-    def __enter__(self) -> "Exporter":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        LOGGER.removeHandler(self)
-        LOGGER.setLevel(logging.INFO)
-        self.server.shutdown()
-        self.server.server_close()

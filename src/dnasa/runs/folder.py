@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dnasa.runs.journal import Journal
 
 STATES = ("running", "done", "interrupted", "failed", "diverged")
+RESUMABLE = ("killed", "interrupted", "failed")
 JOURNALS = ("events-*.jsonl", "audit-*.jsonl")  # of each process among several; only ever appended to
 NAMES = (  # what a run may write, files and folders
     *(LOCK, RUNNING, "config.json", "history.csv", "log.txt", "status.json", "checkpoints", *JOURNALS),
@@ -38,19 +39,58 @@ NAMES = (  # what a run may write, files and folders
 )
 
 
-def _is_one_of(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch(name, pattern) for pattern in patterns)
+class HistoryFile:
+    """`history.csv`, which grows by one row per evaluation and run. Checkpoints store its length and checksum."""
+
+    def __init__(self, files: OwnFiles):
+        self.files = files
+        self.length = self.crc = 0
+
+    def append(self, rows: "pd.DataFrame") -> None:
+        data = rows.to_csv(index=False, header=self.length == 0).encode()
+        self.files.append("history.csv", data)
+        self.length += len(data)
+        self.crc = zlib.crc32(data, self.crc)
+
+    def replace(self, rows: "pd.DataFrame") -> None:
+        self.truncate(0, 0)
+        if len(rows):
+            self.append(rows)
+
+    def truncate(self, length: int, crc: int) -> str:
+        """Remove what comes after this length; returns the rest."""
+        rows = self._read()[:length]
+        self.files.write("history.csv", rows)
+        self.length, self.crc = length, crc
+        return rows.decode()
+
+    def begins_with(self, length: int, crc: int) -> bool:
+        """Whether it begins with complete rows of this length and checksum, each with a run and a step."""
+        data = self._read()[:length]
+        if len(data) != length or zlib.crc32(data) != crc:
+            return False
+        try:
+            rows = parse_rows(data.decode())
+        except (ValueError, csv.Error):
+            return False
+        return all(None not in row and type(row.get("run")) is type(row.get("step")) is int for row in rows)
+
+    def _read(self) -> bytes:
+        try:
+            return read_bytes(self.files.path / "history.csv")
+        except OSError:
+            return b""
 
 
 class RunFolder:
     """A run on disk, written as it happens and locked while in use.
 
-    `config.json` has everything needed to repeat the run, `history.csv` grows by one row per evaluation and run,
-    `checkpoints/` holds the last few states, `log.txt` events and warnings, and `status.json` how it ended. Processes among
-    several add their events and what they sent (`Journal`). The trained model and its tests, `model.json`,
-    `model.safetensors` and `evaluation.json`, are written at the end. A process that writes holds `.lock`, which excludes
-    other writers, and `.running`, by which readers see that it runs: a reader never touches `.lock`, so it cannot make a
-    start fail.
+    `config.json` has everything needed to repeat the run, `checkpoints/` holds the last few states, `log.txt` events and
+    warnings, and `status.json` how it ended. Processes among several add their events and what they sent (`Journal`). The
+    trained model and its tests, `model.json`, `model.safetensors` and `evaluation.json`, are written at the end.
+
+    A process that writes holds `.lock`, which excludes other writers, and `.running`, by which readers see that it runs: a
+    reader never touches `.lock`, so it cannot make a start fail.
     """
 
     def __init__(self, path: str | Path, config: dict[str, Any] | None = None, resume: bool = False, force: bool = False):
@@ -59,11 +99,11 @@ class RunFolder:
         self.force = force
         self.config = {"format": FORMAT} | (config or {})
         self.own = OwnFiles(path)
+        self.history = HistoryFile(self.own)
         self.locks = ExitStack()
         self.journal: Journal | None = None  # of a process among several
         self.steps: int | None = None
         self.warnings: list[str] = []  # of what came before the run
-        self.history_bytes = self.history_crc = 0
         if resume:
             self.config = read_json(self.path / "config.json", f"{self.path} holds no run to continue")
 
@@ -75,35 +115,32 @@ class RunFolder:
         """
         if self.resume:
             check_format(self.path / "config.json", self.config.get("format", 1))
-        if self.resume and self.state == "done":
-            raise InputError(f"The run in {self.path} is done: there is nothing to continue.")
+            if self.state == "done":
+                raise InputError(f"The run in {self.path} is done: to train longer, start a new run with more --steps.")
         check_folder(self.path)
         listed = self.own.names()
         expected = {name for name in listed if name in IN_USE or _is_one_of(name, JOURNALS)}
         if not listed & {"config.json", "x.safetensors"}:
-            if self.resume:
-                raise InputError(f"{self.path} has no list of the run's files ({LIST}): start again in another folder.")
-            for path in self.path.glob("*"):
-                if path.name not in expected | {LIST_LOCK}:
-                    raise InputError(
-                        f"{self.path} holds files that are not of a run, such as {path.name}: choose an empty or a new folder."
-                    )
+            self._check_empty(expected | {LIST_LOCK})
         occupied = any(os.path.lexists(self.path / name) for name in listed - expected)
         if occupied and not self.resume and not self.force:
-            raise InputError(
-                f"{self.path} holds a run already: choose another folder, or replace it with --force. If it has not ended, "
-                f"`dnasa resume {self.path}` continues it."
-            )
+            resume = f"continue it with `dnasa resume {self.path}`, " if self.state in RESUMABLE else ""
+            raise InputError(f"{self.path} holds a run already: choose another folder, {resume}or replace it with --force.")
         self.own.check(listed if self.resume else listed & IN_USE)
-        self._check_names({name.partition("/")[0] for name in listed}, {name for name in listed if "/" not in name})
+        folders = {name.partition("/")[0] for name in listed if "/" in name}
+        if (self.path / "checkpoints").is_dir() and not (self.path / "checkpoints").is_symlink():
+            folders.add("checkpoints")
+        present = {path.name for path in self.path.glob("*") if _is_one_of(path.name, NAMES)}
+        self.own.check_free(present - folders)  # before hours of work
 
-    def _check_names(self, ours: set[str], files: set[str]) -> None:
-        """Refuse anything of the user's that has a name of the run's, before hours of work."""
-        for path in sorted(path for path in self.path.glob("*") if _is_one_of(path.name, NAMES)):
-            is_folder = path.is_dir() and not path.is_symlink()
-            allowed = path.name not in files if path.name in ours else path.name == "checkpoints"
-            if not (allowed if is_folder else path.name in ours):
-                raise InputError(f"{path} was not written by the run in that folder: move it, or choose another folder.")
+    def _check_empty(self, expected: set[str]) -> None:
+        if self.resume:
+            raise InputError(f"{self.path} has no list of the run's files ({LIST}): start again in another folder.")
+        for path in self.path.glob("*"):
+            if path.name not in expected:
+                raise InputError(
+                    f"{self.path} holds files that are not of a run, such as {path.name}: choose an empty or a new folder."
+                )
 
     def open(self) -> None:
         """Lock the folder for this process and remove what a new run replaces."""
@@ -136,15 +173,13 @@ class RunFolder:
             self.log(f"Begun with other versions than {versions()}: the last digits may differ.")
         if not self.resume:
             self.config |= {"versions": versions(), "commit": commit(), "hardware": hardware(), "run": run}
-            looks = looks_of(rule for rule, *_ in run.get("rule", ()))
-            self.config |= {"rules": looks} if looks else {}
-            self.write_config()
-        self.status("running", 0, steps)
+            plugin_rules = dict.fromkeys(rule for rule, *_ in run.get("rule", ()) if rule in RULES and rule not in BUILT_IN)
+            if plugin_rules:
+                self.config["rules"] = {rule: look(rule) for rule in plugin_rules}
+            self.own.write("config.json", to_json(self.config))
+        self.status("running", self.step if self.resume else 0, steps)
         for line in self.warnings:
             self.log(line)
-
-    def write_config(self) -> None:
-        self.own.write("config.json", to_json(self.config))
 
     def status(self, state: str, step: int, steps: int) -> None:
         self.own.write("status.json", to_json({"state": state, "step": step, "steps": steps}))
@@ -152,21 +187,9 @@ class RunFolder:
     def log(self, line: str) -> None:
         self.own.append("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
 
-    def append(self, rows: "pd.DataFrame") -> None:
-        data = rows.to_csv(index=False, header=self.history_bytes == 0).encode()
-        self.own.append("history.csv", data)
-        self.history_bytes += len(data)
-        self.history_crc = zlib.crc32(data, self.history_crc)
-
-    def rewrite_history(self, rows: "pd.DataFrame") -> None:
-        """Replace history.csv, of which an evaluation is made again."""
-        self.own.write("history.csv", b"")
-        self.history_bytes = self.history_crc = 0
-        if len(rows):
-            self.append(rows)
-
     def save(self, step: int, arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> None:
-        notes = notes | {"history": [self.history_bytes, self.history_crc]}
+        """Write a checkpoint."""
+        notes = notes | {"history": [self.history.length, self.history.crc]}
         self.own.sync("history.csv")  # a checkpoint must never be newer than its history
         checkpoints.save(self.path / "checkpoints", Checkpoint(step, arrays, notes), self.own)
         self.log(f"Checkpoint of step {step}.")
@@ -174,7 +197,7 @@ class RunFolder:
     def newest(self) -> Path | None:
         """The file of the newest checkpoint that is intact and whose history is; newer ones are renamed `rejected-`."""
         listed = self.own.names()
-        for path in checkpoints.found(self.path / "checkpoints"):
+        for path in checkpoints.newest_first(self.path / "checkpoints"):
             try:
                 self._check_history(checkpoints.load(path))
                 return path
@@ -189,24 +212,22 @@ class RunFolder:
     def _check_history(self, checkpoint: Checkpoint) -> None:
         if self.steps is not None and checkpoint.step > self.steps:
             raise Damaged(f"The checkpoint of step {checkpoint.step} is beyond the end of the run, step {self.steps}.")
-        length, crc = checkpoint.notes["history"]
-        data = self._history()[:length]
-        if length and (len(data) != length or zlib.crc32(data) != crc or not _is_history(data)):
+        if not self.history.begins_with(*checkpoint.notes["history"]):
             raise Damaged(f"{self.path / 'history.csv'} is not as it was at step {checkpoint.step}.")
 
-    def truncate_history(self, checkpoint: Checkpoint | None) -> str:
-        """history.csv up to the checkpoint; the rows after it are removed, since these steps are made again."""
-        self.history_bytes, self.history_crc = checkpoint.notes["history"] if checkpoint else (0, 0)
-        history = self._history()[: self.history_bytes]
-        self.own.write("history.csv", history)
-        return history.decode()
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the command that began the run."""
+        return self._part("options")
 
-    def _history(self) -> bytes:
-        """The contents of history.csv; empty if it cannot be read."""
-        try:
-            return read_bytes(self.path / "history.csv")
-        except OSError:
-            return b""
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a resumed run must have in common with this one."""
+        return self._part("run")
+
+    def _part(self, name: str) -> dict[str, Any]:
+        part = self.config.get(name)
+        return part if isinstance(part, dict) else {}
 
     @property
     def sites(self) -> list[str]:
@@ -217,8 +238,7 @@ class RunFolder:
     @property
     def looks(self) -> dict[str, Look]:
         """Title, color and default schedule of the rules that are not built in: reading them executes no plugin."""
-        stored = self.config.get("rules")
-        entries = stored.items() if isinstance(stored, dict) else ()
+        entries = self._part("rules").items()
         return {name: Look(*entry) for name, entry in entries if fits(entry, (str, _is_text, _is_text))}
 
     @property
@@ -226,13 +246,22 @@ class RunFolder:
         """running, done, interrupted, failed, diverged; killed if it says running but no process runs; else unknown."""
         if is_held(self.path / RUNNING):
             return "running"
-        try:
-            state = read_json(self.path / "status.json", "").get("state")
-        except InputError:
-            return "unknown"
+        state = self._status().get("state")
         if state not in STATES:
             return "unknown"
         return "killed" if state == "running" else str(state)
+
+    @property
+    def step(self) -> int:
+        """The step of the end, or of the newest checkpoint of a run that has not ended."""
+        step = self._status().get("step")
+        return step if type(step) is int else 0
+
+    def _status(self) -> dict[str, Any]:
+        try:
+            return read_json(self.path / "status.json", "")
+        except InputError:
+            return {}
 
 
 @contextmanager
@@ -250,19 +279,9 @@ def logging_warnings(log: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def looks_of(rules: Iterable[str]) -> dict[str, Look | None]:
-    """How to show the rules among these that are not built in."""
-    return {rule: look(rule) for rule in dict.fromkeys(rules) if rule in RULES and rule not in BUILT_IN}
+def _is_one_of(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str)
-
-
-def _is_history(data: bytes) -> bool:
-    """Whether these are complete rows, each with a run and a step."""
-    try:
-        rows = parse_rows(data.decode())
-    except (ValueError, csv.Error):
-        return False
-    return all(None not in row and type(row.get("run")) is type(row.get("step")) is int for row in rows)

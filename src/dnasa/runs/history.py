@@ -18,6 +18,7 @@ from dnasa.runs.divergence import Divergence
 from dnasa.runs.early_stopping import EarlyStopping
 from dnasa.runs.names import COLUMNS
 from dnasa.runs.result import Result
+from dnasa.runs.snapshots import Restored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -207,12 +208,16 @@ class Recorder:
     def continue_with(self, network: Network, lost: Sequence[int], t: int) -> None:
         """Continue with the processes that are there now."""
         self.network = network
-        self.periods.append((t, network.nodes))
         if lost:
             self.lost.append({"step": t, "nodes": list(lost)})
         self.divergence.continue_with(network)
-        if self.early_stopping is not None:  # the validation rows are others now
-            self.early_stopping.restart()
+        self.change_nodes(t, network.nodes)
+
+    def change_nodes(self, t: int, nodes: int) -> None:
+        """Count samples of this number of nodes from now on; early stopping starts again, since the validation rows change."""
+        self.periods.append((t, nodes))
+        if self.early_stopping is not None:
+            self.early_stopping = EarlyStopping(self.early_stopping.patience, self.early_stopping.runs)
 
     def frame(self, last: bool = False) -> "pd.DataFrame":
         """All rows, or those of the last evaluation."""
@@ -229,13 +234,17 @@ class Recorder:
             "lost": self.lost,
         }
 
-    def restore(self, notes: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    def restore(self, notes: dict[str, Any], rows: list[dict[str, Any]], saved: Restored) -> None:
+        """Continue after the checkpoint with these notes and arrays; `rows` is the history up to it."""
         self.rows = rows
         self.divergence.restore(notes)
         self.started = time.perf_counter() - float(notes["seconds"])
         self.eval_seconds = 0.0
         self.periods = [(int(begin), int(n)) for begin, n in notes["periods"]]
         self.lost = list(notes["lost"])
+        if self.early_stopping is not None:
+            since = [row for row in rows if row["step"] >= self.periods[-1][0]]  # since nodes were last lost
+            self.early_stopping.restore(since, saved.kept("average"), saved.kept("best"))
 
     def result(self, x: Array, steps: int, topology: str, timing: dict[str, float]) -> Result:
         import pandas as pd

@@ -15,9 +15,8 @@ def node_name(sites: Sequence[str], node: Any) -> str:
     return sites[node] if type(node) is int and 0 <= node < len(sites) else f"node {node}"
 
 
-def node_names(sites: Sequence[str], nodes: Any) -> str:
-    """The names of these nodes, a list or whatever a file has in its place."""
-    several = nodes if isinstance(nodes, list) else [nodes]
+def node_names(sites: Sequence[str], nodes: Sequence[int]) -> str:
+    """The names of these nodes."""
     if sites:
-        return ", ".join(node_name(sites, node) for node in several)
-    return f"node{'s' if len(several) != 1 else ''} {', '.join(map(str, several))}"
+        return ", ".join(node_name(sites, node) for node in nodes)
+    return f"node{'s' if len(nodes) != 1 else ''} {', '.join(map(str, nodes))}"

@@ -10,7 +10,7 @@ file system has no locks, nothing is locked.
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -69,19 +69,9 @@ class OwnFiles:
                 kind = "a symbolic link" if path.is_symlink() else "not a regular file"
                 raise InputError(f"{path} is {kind}: replace it with the file of the run, or choose another folder.")
 
-    def begin(self) -> None:
-        """Make a list, unless there is one."""
-        if not self.begun:
-            with self._locked():
-                if not self.begun:
-                    if os.path.lexists(self.path / DRAFT):
-                        raise self._not_ours(DRAFT)
-                    write_durably(self.path / LIST, _listing(()), self.path / DRAFT, sync=False)
-
     def claim(self, names: Collection[str]) -> None:
         """Put names on the list; an error if there is such a file already."""
         if not self.known.issuperset(names):
-            self.begin()
             with self._locked():
                 self._claim(names)
 
@@ -107,8 +97,15 @@ class OwnFiles:
         (self.path / DRAFT).unlink(missing_ok=True)  # of a killed process
         write_durably(path, data, self.path / DRAFT, sync)
 
-    def _locked(self) -> AbstractContextManager[Any]:
-        return acquire(self.path / LIST_LOCK, wait=True) or nullcontext()
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock of the list, which is made if there is none."""
+        with acquire(self.path / LIST_LOCK, wait=True) or nullcontext():
+            if not self.begun:
+                if os.path.lexists(self.path / DRAFT):
+                    raise self._not_ours(DRAFT)
+                write_durably(self.path / LIST, _listing(()), self.path / DRAFT, sync=False)
+            yield
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[Path]:
@@ -119,13 +116,10 @@ class OwnFiles:
 
     def write(self, name: str, data: bytes) -> Path:
         """Write a file, completely or not at all."""
-        with self._writing(name) as path:
-            self.begin()
-            with self._locked():
-                self._claim([name])
-                if path.parent != self.path:
-                    path.parent.mkdir(exist_ok=True)
-                self._write(path, data)
+        with self._writing(name) as path, self._locked():
+            self._claim([name])
+            path.parent.mkdir(exist_ok=True)
+            self._write(path, data)
         return path
 
     def save(self, files: Mapping[str, bytes]) -> Path:

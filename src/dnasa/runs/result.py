@@ -20,8 +20,6 @@ from dnasa.runs.own_files import OwnFiles
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = 5  # runs in the text of a result
-
 
 @dataclass(frozen=True)
 class Result:
@@ -55,11 +53,10 @@ class Result:
         return answered(self.history).groupby("run", sort=True).tail(1).set_index("run")
 
     def __repr__(self) -> str:
-        """The settings, the shape of x and the last evaluation of the first runs."""
+        """The settings, the shape of x and the last evaluation of the first and last runs."""
         last = self.final().dropna(axis="columns", how="all")
-        more = f"\n... and {len(last) - SHOWN} more runs" if len(last) > SHOWN else ""
-        table = last.head(SHOWN).to_string(float_format="{:.4g}".format, line_width=120)
-        return f"{self._title}, x {tuple(self.x.shape)}\n{table}{more}"
+        table = last.to_string(float_format="{:.4g}".format, line_width=120, max_rows=10)
+        return f"{self._title}, x {tuple(self.x.shape)}\n{table}"
 
     def _repr_html_(self) -> str:
         """An HTML table of the last evaluation of every run, for notebooks."""
@@ -101,6 +98,8 @@ class Result:
         from safetensors.numpy import load as parsed
 
         folder = Path(path)
+        if not folder.is_dir():
+            raise InputError(f"There is no folder {folder}: give the folder of a run.")
         for name in ("history.csv", "runs.csv", "x.safetensors", "settings.json"):
             if not (folder / name).is_file():
                 raise InputError(
@@ -128,13 +127,12 @@ def answered(history: "pd.DataFrame") -> "pd.DataFrame":
     return history[(history.improved == 1) | history.consensus.isna()]
 
 
-def html_table(table: "pd.DataFrame", title: str = "", most: int = 30) -> str:
-    """An HTML table for notebooks; of long tables, the first rows."""
+def html_table(table: "pd.DataFrame", title: str) -> str:
+    """An HTML table for notebooks; of a long table, the first and the last rows."""
     from html import escape
 
-    body = table.head(most).to_html(index=False, na_rep="-", float_format=lambda value: f"{value:.4g}", border=0)
-    left = f"<p>{len(table) - most:,} further rows</p>" if len(table) > most else ""
-    return f"<p>{escape(title)}</p>{body}{left}" if title else body + left
+    body = table.to_html(index=False, na_rep="-", float_format="{:.4g}".format, border=0, max_rows=30)
+    return f"<p>{escape(title)}</p>{body}"
 
 
 def _check(x: np.ndarray, history: "pd.DataFrame", settings: dict[str, Any]) -> None:

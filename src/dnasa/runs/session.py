@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import to_numpy
+from dnasa.checks import first_line
 from dnasa.communication import Network
 from dnasa.core import InputError, Interrupted, RunError
 from dnasa.events import Events
@@ -25,10 +26,12 @@ from dnasa.runs.history import Recorder
 from dnasa.runs.journal import Journal
 from dnasa.runs.names import node_name, node_names
 from dnasa.runs.result import parse_rows
-from dnasa.runs.snapshots import Restored, Snapshot, kept_arrays, named_arrays
+from dnasa.runs.snapshots import Restored, Snapshot, named_arrays
 
 
 class Session:
+    """A run and its folder, if it has one: `restore` at the start, `record` and `maybe_checkpoint` on the way, then `end`."""
+
     def __init__(self, folder: RunFolder | None, every: int | None, settings: dict[str, Any], steps: int, network: Network):
         self.folder = folder
         self.every = every
@@ -38,23 +41,27 @@ class Session:
         self.names = network.processes.names or ([] if folder is None else folder.sites)
         first = network.processes.node_ids[network.local_nodes.start]
         self.events = Events("all nodes" if network.simulated else node_name(self.names, first))
+        self.hooks = ExitStack()  # what is undone when the session is left
         self.stop_requested = False
         self.resumed_at = -1  # the step a resumed run began at: its evaluation and checkpoint exist already
         self.t = 0
-        if folder is not None and folder.resume:
-            folder.check()
-        if folder is not None:  # a new part of a comparison has the settings of the whole
-            self._check_settings(folder.config.get("run", {}))
-        if self.writer is not None:
-            self.writer.open()
-            self.writer.begin(self.settings, steps)
-        if folder is not None and not network.simulated:
-            if not network.processes.own_folders:
-                network.processes.allgather_text("")  # the first process has cleared the folder of all
-            traffic = network.processes.traffic
-            folder.journal = folder.journal or Journal(folder.path, self.events.site, traffic, self.names)
+        if folder is not None:
+            self._open(folder)
         sites = [node_name(self.names, node) for node in network.processes.node_ids]
         self.events.write("started", steps=steps, members=network.nodes, sites=sites)
+
+    def _open(self, folder: RunFolder) -> None:
+        processes = self.network.processes
+        if folder.resume:
+            folder.check()
+        self._check_settings(folder.settings)  # a new part of a comparison has the settings of the whole
+        if self.writer is not None:
+            self.writer.open()
+            self.writer.begin(self.settings, self.steps)
+        if not self.network.simulated:
+            if not processes.own_folders:
+                processes.allgather_text("")  # the first process has cleared the folder of all
+            folder.journal = folder.journal or Journal(folder.path, self.events.site, processes.traffic, self.names)
 
     @property
     def writer(self) -> RunFolder | None:
@@ -68,27 +75,32 @@ class Session:
         if self.folder is None or not self.folder.resume:
             return 0, snapshots
         name = self._newest()
-        found = checkpoints.load(self.folder.path / "checkpoints" / name) if name else None
-        rows = self.network.processes.allgather_text(self.writer.truncate_history(found) if self.writer else "")
-        if found is None:
+        if not name:
+            self._history_up_to((0, 0))
             self.log("Resumed from the beginning: there is no checkpoint yet.")
             return 0, snapshots
-        self._check_settings(found.notes["settings"])
-        saved = Restored(found, snapshots, self.network)
-        restored = saved.snapshots()
-        recorder.restore(found.notes, parse_rows(rows[self.network.rank if self.network.processes.own_folders else 0]))
-        if recorder.early_stopping is not None:
-            since = [row for row in recorder.rows if row["step"] >= recorder.periods[-1][0]]
-            recorder.early_stopping.restore(since, saved.kept("average"), saved.kept("best"))
-        self.log(f"Resumed from the checkpoint of step {found.step}.")
-        if len(found.notes["members"]) < self.network.nodes:
+        checkpoint = checkpoints.load(self.folder.path / "checkpoints" / name)
+        history = self._history_up_to(checkpoint.notes["history"])
+        self._check_settings(checkpoint.notes["settings"])
+        saved = Restored(checkpoint, snapshots, self.network)
+        try:
+            restored = saved.snapshots()
+            recorder.restore(checkpoint.notes, parse_rows(history), saved)
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            reason = f"does not fit this run: {first_line(error)}"
+            raise InputError(f"The checkpoint of step {checkpoint.step} {reason}. Start again in another folder.") from error
+        self.log(f"Resumed from the checkpoint of step {checkpoint.step}.")
+        if len(checkpoint.notes["members"]) < self.network.nodes:
             self.log("The lost nodes were added again, with the mean of the others.")
-            recorder.periods.append((found.step, self.network.nodes))
-            if recorder.early_stopping is not None:
-                recorder.early_stopping.restart()
+            recorder.change_nodes(checkpoint.step, self.network.nodes)
             restored = [s.restarted(group.rule) for group, s in zip(groups, restored, strict=True)]
-        self.resumed_at = found.step
-        return found.step, restored
+        self.resumed_at = checkpoint.step
+        return checkpoint.step, restored
+
+    def _history_up_to(self, mark: tuple[int, int]) -> str:
+        """The rows of this length and checksum; later ones are removed, since their steps are made again."""
+        texts = self.network.processes.allgather_text(self.writer.history.truncate(*mark) if self.writer else "")
+        return texts[self.network.rank if self.network.processes.own_folders else 0]
 
     def _newest(self) -> str:
         """The file of the newest checkpoint that all who write have; empty if there is none."""
@@ -97,12 +109,10 @@ class Session:
         if not self.network.processes.own_folders:
             return names[0]
         step = min(names).rpartition("-")[0]  # names differ in their checksums: sites count what they sent themselves
-        paths = checkpoints.found(self.writer.path / "checkpoints") if step and self.writer else []
+        paths = checkpoints.newest_first(self.writer.path / "checkpoints") if step and self.writer else []
         return next((path.name for path in paths if path.name.startswith(step)), "")
 
-    def _check_settings(self, saved: Any) -> None:
-        if not isinstance(saved, dict):
-            raise InputError(f"{self.folder.path} is damaged: its settings are not an object.")  # type: ignore[union-attr]
+    def _check_settings(self, saved: dict[str, Any]) -> None:
         for name, value in saved.items():
             if self.settings.get(name) != value:
                 raise InputError(
@@ -113,11 +123,11 @@ class Session:
     def record(self, recorder: Recorder, t: int) -> None:
         """Append the rows of this evaluation to the history on disk; between processes, also the events and the audit."""
         if self.writer is not None:
-            self.writer.append(recorder.frame(last=True))
+            self.writer.history.append(recorder.frame(last=True))
         measured = {name: value for name, value in recorder.rows[-1].items() if isinstance(value, float)}
         counts = {} if self.network.processes.traffic is None else {"bytes": self.network.processes.traffic.bytes}
         self.events.write("evaluated", step=t, members=self.network.nodes, **counts, metrics=measured)
-        if self.journal is not None and t > 0:  # the starting point is evaluated after the first step
+        if self.journal is not None and t > 0:
             self.journal.write(t)
 
     @property
@@ -155,13 +165,14 @@ class Session:
         gather = self.network.processes.gather
         arrays = {f"{i}.{name}": to_numpy(gather(a)) for i, s in enumerate(snapshots) for name, a in named_arrays(s).items()}
         if recorder.early_stopping is not None:
-            arrays |= kept_arrays(recorder.early_stopping, snapshots, gather)
+            arrays |= {name: to_numpy(gather(a)) for name, a in recorder.early_stopping.arrays().items()}
         if self.writer is not None:
             notes = recorder.notes() | {"settings": self.settings, "members": list(self.network.processes.node_ids)}
             notes["sent"] = [[s.sent.messages, s.sent.bytes] for s in snapshots]
             if self.network.settings.clock is not None:
                 notes["clock"] = [s.sent.times.tolist() for s in snapshots]
             self.writer.save(t, arrays, notes)
+            self.writer.status("running", t, self.steps)
 
     def log(self, line: str) -> None:
         if self.writer is not None:
@@ -185,7 +196,7 @@ class Session:
                 self.events.write(event, peer=node_name(self.names, node), step=t, members=network.nodes)
         if self.writer is not None:
             recorder.discard(t)
-            self.writer.rewrite_history(recorder.frame())
+            self.writer.history.replace(recorder.frame())
         if lost:
             self.log(f"Lost {node_names(self.names, lost)} and their data at step {t}; {network.nodes} continue.")
         if joined:
@@ -194,15 +205,17 @@ class Session:
             self.log(f"An exchange failed at step {t}, with no process lost; all continue.")
 
     def __enter__(self) -> "Session":
-        self.handlers: dict[int, Any] = {}
-        self.hooks = ExitStack()
         if self.folder is not None and threading.current_thread() is threading.main_thread():
             self.hooks.enter_context(logging_warnings(self.log))
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a shell
-                self.handlers[signal.SIGINT] = signal.signal(signal.SIGINT, self._on_signal)
+                self._handle(signal.SIGINT)
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # under MPI it reports a lost process
-                self.handlers[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._on_signal)
+                self._handle(signal.SIGTERM)
         return self
+
+    def _handle(self, number: signal.Signals) -> None:
+        before = signal.signal(number, self._on_signal)
+        self.hooks.callback(signal.signal, number, before)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.stop_requested:
@@ -216,5 +229,3 @@ class Session:
         if kind is not None and self.writer is not None:
             self.writer.close()
         self.hooks.close()
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler)

@@ -1,17 +1,15 @@
 """Snapshots of a run as the named arrays of a checkpoint, and back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.arrays import concatenate, dtype_name, like, to_numpy
-from dnasa.checks import first_line
+from dnasa.arrays import concatenate, dtype_name, like
 from dnasa.communication import Memory, Network
-from dnasa.core import Array, InputError, Rule, State, leaves, rebuilt
+from dnasa.core import Array, Rule, State, leaves, rebuilt
 from dnasa.runs.checkpoints import Checkpoint
-from dnasa.runs.early_stopping import EarlyStopping
 
 
 @dataclass
@@ -67,19 +65,6 @@ def named_arrays(snapshot: Snapshot) -> dict[str, Array]:
     return state | {name: a for arrays in memory for name, a in arrays.items()}
 
 
-def kept_arrays(
-    early_stopping: EarlyStopping, snapshots: Sequence[Snapshot], gather: Callable[[Array], Array]
-) -> dict[str, np.ndarray]:
-    arrays, first = {}, 0
-    for i, snapshot in enumerate(snapshots):
-        last = first + len(snapshot.state.x)
-        for name, a in (("average", early_stopping.average), ("best", early_stopping.best)):
-            if a is not None:
-                arrays[f"{i}.{name}"] = to_numpy(gather(a[first:last]))
-        first = last
-    return arrays
-
-
 class Restored:
     """The arrays of a checkpoint, each checked against what this run needs: anybody may have written it."""
 
@@ -87,23 +72,18 @@ class Restored:
         self.found, self.fresh, self.network = found, fresh, network
 
     def snapshots(self) -> list[Snapshot]:
-        try:
-            return [self._snapshot(number, fresh) for number, fresh in enumerate(self.fresh)]
-        except InputError:
-            raise
-        except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"The checkpoint of step {self.found.step} does not fit this run: {first_line(error)}.") from error
+        return [self._snapshot(number, fresh) for number, fresh in enumerate(self.fresh)]
 
     def _snapshot(self, number: int, fresh: Snapshot) -> Snapshot:
-        expected, notes = leaves(fresh.state, "state."), self.found.notes
-        arrays = {name: self._rows(number, name, a.shape[-1]) for name, a in expected.items()}
+        expected, notes, x = leaves(fresh.state, "state."), self.found.notes, fresh.state.x
+        arrays = {name: self._rows(f"{number}.{name}", x, a.shape[-1]) for name, a in expected.items()}
         prefix = f"{number}.memory."
         memory: dict[int, list[list[Array]]] = {}  # by exchange, message and array
         for key in sorted(tuple(map(int, n[len(prefix) :].split("."))) for n in self.found.arrays if n.startswith(prefix)):
             exchange, message, _ = key
             messages = memory.setdefault(exchange, [])
             messages += [[] for _ in range(message + 1 - len(messages))]
-            messages[message].append(self._rows(number, f"memory.{'.'.join(map(str, key))}"))
+            messages[message].append(self._rows(f"{prefix}{'.'.join(map(str, key))}", x))
         messages_sent, bytes_sent = notes["sent"][number]
         times: Any = 0.0
         if self.network.settings.clock is not None:
@@ -116,17 +96,18 @@ class Restored:
 
     def kept(self, name: str) -> Array | None:
         """An array of the early stopping, of all groups; None where there was none yet."""
-        if f"0.{name}" not in self.found.arrays:
+        if name not in self.found.arrays:
             return None
-        return concatenate([self._rows(i, name, fresh.state.x.shape[-1]) for i, fresh in enumerate(self.fresh)])
+        x = concatenate([fresh.state.x for fresh in self.fresh])
+        return self._rows(name, x, x.shape[-1])
 
-    def _rows(self, number: int, name: str, width: int | None = None) -> Array:
-        """The rows of the local nodes; a node that was lost begins at the mean of the others."""
-        x, members, nodes = self.fresh[number].state.x, self.found.notes["members"], self.network.nodes
-        a = self.found.arrays.get(f"{number}.{name}", np.empty(0))
+    def _rows(self, name: str, x: Array, width: int | None = None) -> Array:
+        """The rows of the local nodes, as those of x are; a node that was lost begins at the mean of the others."""
+        members, nodes = self.found.notes["members"], self.network.nodes
+        a = self.found.arrays.get(name, np.empty(0))
         shape, dtype = (*x.shape[:-2], len(members), width or a.shape[-1]), dtype_name(x)
         if a.shape != shape or a.dtype.name != dtype:
-            raise InputError(f"The checkpoint of step {self.found.step} does not fit this run: {name} is not {shape}, {dtype}.")
+            raise ValueError(f"{name} is not {shape}, {dtype}")
         if len(members) < nodes:
             filled = np.repeat(a.mean(-2, keepdims=True), nodes, axis=-2)
             filled[..., members, :] = a

@@ -22,17 +22,18 @@ from dnasa.problems.models import ACTIVATIONS, gpt, lenet, perceptron, resnet
 
 Shape = Sequence[int]  # of one row of inputs
 Maker = Callable[[], nn.Module]
-OWN = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
+USER_FUNCTION = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 
 
 def parse(text: str) -> tuple[str, list[str]]:
-    """The name, and what follows it; the name of the user's own model is "own", followed by its file and function."""
-    if own := OWN.fullmatch(text):
-        return "own", list(own.groups())
+    """The name of a model and the words after it; "file" for a user's model, and then the file and its function."""
+    users = USER_FUNCTION.fullmatch(text)
+    if users:
+        return "file", list(users.groups())
     name, _, rest = text.partition(":")
     if name not in MODELS:
-        known = ", ".join(MODELS)
-        raise InputError(f"Unknown model '{text:.60}'. Choose from: {known}, or give your own as my_file.py:make.")
+        names = ", ".join(MODELS)
+        raise InputError(f"Unknown model '{text:.60}'. Choose from: {names}, or give your own as my_file.py:make.")
     if not re.fullmatch(name + MODELS[name].pattern, text):
         raise InputError(f"Cannot read the model '{text:.40}'. Write {MODELS[name].form}.")
     return name, rest.split(",") if rest else []
@@ -58,38 +59,38 @@ def default(rows: Dataset) -> str:
 
 
 def make(text: str, rows: Dataset) -> Maker:
-    """The model for this data; an error says why it does not fit."""
+    """What makes the model for this data; an error says why it does not fit."""
     name, _ = parse(text)
-    if name != "own" and (name == "gpt") != bool(rows.vocabulary):
+    if name != "file" and (name == "gpt") != bool(rows.vocabulary):
         raise InputError(f"gpt is the model for text, and for nothing else: leave --model out for {rows.name}.")
-    make_network = network(text, rows.inputs.shape[1:], rows.outputs, rows.name)
-    if name == "own":
-        _check_outputs(text, make_network, rows)
-    return make_network
+    maker = make_for(text, rows.inputs.shape[1:], rows.outputs, rows.name)
+    if name == "file":
+        _check_outputs(text, maker, rows)
+    return maker
 
 
-def network(text: str, shape: Shape, outputs: int, data: str, code: bytes | None = None) -> Maker:
-    """The model for inputs of this shape; `data` is their name in an error, `code` that of the user's file, if it was read."""
+def make_for(text: str, shape: Shape, outputs: int, data: str, code: bytes | None = None) -> Maker:
+    """What makes the model for inputs of this shape.
+
+    Errors name the `data`. `code` is the content of the user's file, if it was read.
+    """
     name, words = parse(text)
-    if name == "own":
-        return _own(Path(words[0]), words[1], tuple(shape), outputs, code)
+    if name == "file":
+        return _user_maker(Path(words[0]), words[1], tuple(shape), outputs, code)
     return MODELS[name].make(shape, outputs, words, data)
 
 
-def batched(text: str, rows: Dataset) -> bool:
+def has_formulas(text: str, rows: Dataset) -> bool:
     """Whether there are formulas for all its layers, and the inputs are numbers rather than bytes."""
-    known = parse(text)[0] in ("linear", "mlp", "lenet") and "dropout" not in text
-    return known and rows.inputs.dtype != np.uint8
+    name, _ = parse(text)
+    return name in ("linear", "mlp", "lenet") and "dropout" not in text and rows.inputs.dtype != np.uint8
 
 
-# ---------------------------------------------------------------- the user's own
-
-
-def _own(path: Path, name: str, shape: tuple[int, ...], outputs: int, code: bytes | None) -> Maker:
+def _user_maker(path: Path, name: str, shape: tuple[int, ...], outputs: int, code: bytes | None) -> Maker:
     """Calls `make(inputs, outputs)`: the shape of one row of inputs, and the number of outputs."""
-    make, _ = function(path.resolve(), name, code)
+    make, _ = load_function(path.resolve(), name, code)
 
-    def made() -> nn.Module:
+    def maker() -> nn.Module:
         try:
             module = make(shape, outputs)
         except (Exception, SystemExit) as error:
@@ -99,17 +100,16 @@ def _own(path: Path, name: str, shape: tuple[int, ...], outputs: int, code: byte
             raise InputError(f"{name} of {path} returned a {type(module).__name__}: it must return a torch module.")
         return module
 
-    return made
+    return maker
 
 
 def check_file(path: Path, name: str) -> None:
-    """Refuse a file that is not there."""
     if not path.is_file():
         raise InputError(f"There is no file {path}: give the path of a Python file with a function {name}.")
 
 
 @cache
-def function(path: Path, name: str, code: bytes | None) -> tuple[Callable[..., Any], bytes]:
+def load_function(path: Path, name: str, code: bytes | None) -> tuple[Callable[..., Any], bytes]:
     """A function of the user's file, and the file as it was executed."""
     if code is None:
         check_file(path, name)
@@ -120,32 +120,30 @@ def function(path: Path, name: str, code: bytes | None) -> tuple[Callable[..., A
         module = execute(path, f"dnasa_model_{path.stem}", code)
     except (Exception, SystemExit) as error:
         raise InputError(f"{path} {failure(path, error)}.") from error
-    make = getattr(module, name, None)
-    if not callable(make):
+    function = getattr(module, name, None)
+    if not callable(function):
         raise InputError(f"{path} has no function {name}: define {name}(inputs, outputs).")
-    return make, code
+    return function, code
 
 
-def _check_outputs(text: str, make_network: Maker, rows: Dataset) -> None:
+def _check_outputs(text: str, maker: Maker, rows: Dataset) -> None:
     """Refuse a model with another number of outputs, which might train all the same. Other errors come with the loss."""
-    inputs, shape = torch.as_tensor(rows.inputs[:2]), None
+    shape, inputs = None, torch.as_tensor(rows.inputs[:2])
+    inputs = inputs if inputs.dtype == torch.long else inputs.float()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        module = make_network().eval()
+        module = maker().eval()
         with suppress(RuntimeError, TypeError, ValueError, IndexError, AttributeError):
-            shape = module(inputs if inputs.dtype == torch.long else inputs.float()).shape
+            shape = module(inputs).shape
     if shape is not None and shape[-1:] != (rows.outputs,):
         raise InputError(f"{text} has outputs of shape {tuple(shape[1:])} for a row, not {rows.outputs}.")
-
-
-# ---------------------------------------------------------------- by name
 
 
 def _perceptron(shape: Shape, outputs: int, words: list[str], data: str) -> Maker:
     widths = [int(word) for word in words if word.isdigit()]
     activation = next((word for word in words if word in ACTIVATIONS), "tanh")
     dropout = next((float(word.removeprefix("dropout=")) for word in words if word.startswith("dropout=")), 0.0)
-    made = partial(perceptron, prod(shape), *widths, outputs, activation=activation, dropout=dropout)
-    return made if len(shape) == 1 else lambda: nn.Sequential(nn.Flatten(), made())
+    maker = partial(perceptron, prod(shape), *widths, outputs, activation=activation, dropout=dropout)
+    return maker if len(shape) == 1 else lambda: nn.Sequential(nn.Flatten(), maker())
 
 
 def _lenet(shape: Shape, outputs: int, words: list[str], data: str) -> Maker:
@@ -157,12 +155,13 @@ def _lenet(shape: Shape, outputs: int, words: list[str], data: str) -> Maker:
 def _resnet(shape: Shape, outputs: int, words: list[str], data: str) -> Maker:
     if len(shape) != 3:
         raise InputError(f"resnet is for images, channels x height x width: store {data} so, or use mlp or linear.")
-    width, norm = int(words[0]) if words else 32, words[1] if len(words) > 1 else "batch"
+    width = int(words[0]) if words else 32
+    norm = words[1] if len(words) > 1 else "batch"
     return partial(resnet, shape[0], outputs, (width, 2 * width, 4 * width), norm)
 
 
 def _gpt(shape: Shape, outputs: int, words: list[str], data: str) -> Maker:
-    depth, width = (int(word) for word in words[:2]) if words else (6, 384)
+    depth, width = [int(word) for word in words[:2]] if words else (6, 384)
     return partial(gpt, outputs, depth, width, context=shape[0])
 
 

@@ -5,35 +5,33 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from dnasa import data
 from dnasa.checks import choose, whole
 from dnasa.core import InputError, size
+from dnasa.data import DATASETS, Dataset
 from dnasa.data.agreement import aligned
 from dnasa.data.columns import MISSING
+from dnasa.data.partitions import Shards, hold_out_of_each
 from dnasa.data.reading import CONTEXT
-from dnasa.data.shards import alone, exchanged
+from dnasa.data.shards import alone, exchange_summaries
 from dnasa.data.summaries import Summary
 from dnasa.engine.plan import evenly
 from dnasa.extras import needed_by
 from dnasa.problems.least_squares import LeastSquares
+from dnasa.problems.problem import Problem
 from dnasa.problems.robust_regression import RobustRegression
 from dnasa.tasks import BATCH
-
-if TYPE_CHECKING:
-    from dnasa.data.dataset import Dataset, Site
-    from dnasa.data.partitions import Shards
-    from dnasa.problems.problem import Problem
 
 Allgather = Callable[[str], list[str]]
 CURVE_POINTS = 50
 SMALL, MORE_POINTS = 10_000, 100  # rows and points: up to so many rows, evaluations cost little compared to steps
 PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^2 on a table of 4,000 rows
 ENOUGH_ROWS, FEW_PASSES = 100, 5  # of a table, to stop early by default
-STOPS_EARLY = "Early stopping is on: a tenth of the training rows is held out, and the best model on them is kept."
-UNEVEN = 10  # times as many rows at a site as at another
+EARLY_STOPPING = "Early stopping is on: a tenth of the training rows is held out, and the best model on them is kept."
 OF_FILES = ("target", "drop_columns", "id_column", "task")  # options without effect on known datasets
 PROBLEMS = ("least_squares", "spike", "robust_regression")  # that need no data
 
@@ -56,7 +54,6 @@ class SourceOptions:
     model: str | None = None
     problem: str | None = None
     nodes: int = 8
-    weights_by: str | None = None
     class_weight: str | None = None
     batch: int | None = None
     loss_scale: str | float = 1.0
@@ -84,29 +81,19 @@ class SourceOptions:
 
 
 class Source(NamedTuple):
-    """A problem, when to evaluate it, and one line about its model and data; of a problem with data, these too.
+    """A problem, when to evaluate it, and a description of its model and data; of a problem with data, these too."""
 
-    `warnings` are sentences about what the user should look at.
-    """
-
-    problem: "Problem"
+    problem: Problem
     evaluate: int | list[int] | None
     description: str = ""
     model: str = ""
-    rows: "Dataset | None" = None
-    warnings: tuple[str, ...] = ()
+    rows: Dataset | None = None
     patience: int | None = None
 
     @property
     def sites(self) -> list[str]:
         """The names of the nodes, where their data has some."""
         return [site.name for site in self.rows.sites] if self.rows else []
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the config of a run says about its model and data."""
-        files = self.rows.files if self.rows else ()
-        return {"model": self.model} | ({"files": list(files)} if files else {})
 
 
 def make_source(options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Allgather = alone) -> Source:
@@ -122,19 +109,18 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
         raise InputError(f"--batch must be at least 1, not {options.batch}.")
     choose("dtype", options.dtype or "float32", dict.fromkeys(("float32", "float64")))
     if options.problem is not None:
-        points = evenly(options.steps, MORE_POINTS) if validate and options.evaluate is None else options.evaluate
-        return Source(synthetic(options), points)
+        curve = evenly(options.steps, MORE_POINTS) if validate else None
+        return Source(synthetic(options), curve if options.evaluate is None else options.evaluate)
     with needed_by("Training on data"):
         from dnasa.problems.sharded import find_device
         from dnasa.tasks import models, tasks
 
     find_device(options.device)
     rows, shards = load_rows(options, local_nodes, allgather_text)
-    not_early = why_not_early(options, rows, by_default=not validate)
-    parts, validation = divided(options, rows, shards, validate or not not_early)
+    early = stops_early(options, rows, by_default=not validate)
+    parts, validation = divide(options, rows, shards, validate or early)
     model = options.model or models.default(rows)
-    train_metrics = not validate or measures_training(options, rows)
-    curve = curve_steps(options, rows, train_metrics) if validate else None
+    train_metrics, curve = plan_comparison(options, rows) if validate else (True, None)
     task = tasks.on_shards(
         rows,
         parts,
@@ -147,55 +133,35 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
         validation=validation,
         class_weight=options.class_weight,
     )
-    lines = [f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}.", *preparation(rows)]
-    description = " ".join(lines)
-    if not validate or not not_early:
-        description += f"\nEarly stopping is off: {not_early}." if not_early else f"\n{STOPS_EARLY}"
-    return Source(
-        task,
-        curve if options.evaluate is None else options.evaluate,
-        description,
-        model,
-        rows,
-        (*rows.warnings, *uneven(rows.sites, options.weights_by)),
-        None if not_early else PATIENCE,
-    )
+    about = f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}."
+    description = " ".join([about, *preparation(rows)])
+    if early:
+        description += f"\n{EARLY_STOPPING}"
+    evaluate = curve if options.evaluate is None else options.evaluate
+    return Source(task, evaluate, description, model, rows, patience=PATIENCE if early else None)
 
 
-def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgather = alone) -> tuple["Dataset", "Shards"]:
+def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgather = alone) -> tuple[Dataset, Shards]:
     """The data that --data or --shard-dir names, read as the other options say; the nodes' rows where they have their own."""
-    from dnasa import data
-
     name, text, context = options.data or "", False, CONTEXT
     if options.model is not None:
         with needed_by("A model"):
             from dnasa.tasks import models
         kind, words = models.parse(options.model)
-        if kind == "own":
+        if kind == "file":
             models.check_file(Path(words[0]), words[1])
         text, context = kind == "gpt", models.context(options.model)
     if options.shard_dir is not None:
-        how = options.reading
-        return data.from_shards(options.shard_dir, local_nodes, options.nodes, allgather_text=allgather_text, **how)
+        shared = {"allgather_text": allgather_text, **options.reading}
+        return data.from_shards(options.shard_dir, local_nodes, options.nodes, **shared)
     unused = next((option for option in OF_FILES if getattr(options, option)), None)
-    if unused and (text or name in data.DATASETS):
+    if unused and (text or name in DATASETS):
         reason = f"{options.model} is a model of text" if text else f"{name} is known"
         raise InputError(f"--{unused.replace('_', '-')} is for tables of your own, and {reason}: leave it out.")
     return data.load(name, context=context, text=text, **options.reading), []
 
 
-def uneven(sites: Sequence["Site"], weights_by: str | None) -> list[str]:
-    """A warning where one site has many times the rows of another."""
-    small, large = (pick(sites, key=lambda site: site.rows, default=None) for pick in (min, max))
-    if weights_by is not None or small is None or large is None or large.rows < UNEVEN * small.rows:
-        return []
-    return [
-        f"{small.name} trains on {small.rows:,} rows and {large.name} on {large.rows:,}, and each site counts the same: with "
-        "--weights-by rows, each row does."
-    ]
-
-
-def synthetic(options: SourceOptions) -> "Problem":
+def synthetic(options: SourceOptions) -> Problem:
     name = choose("problem", options.problem or "", {name: name for name in PROBLEMS})
     if name != "robust_regression":
         return LeastSquares(spike=name == "spike", batch=options.batch or 1, dtype=options.dtype or "float64")
@@ -204,57 +170,47 @@ def synthetic(options: SourceOptions) -> "Problem":
     return RobustRegression(options.nodes)
 
 
-def why_not_early(options: SourceOptions, rows: "Dataset", by_default: bool) -> str:
-    """Why the run does not stop early; empty where it does."""
-    from dnasa.data.datasets import DATASETS
-
+def stops_early(options: SourceOptions, rows: Dataset, by_default: bool) -> bool:
+    """Whether the run stops early: if the user says so, or by default on the user's tables."""
     if options.early_stopping is not None:
-        switched = "it was switched off, by --no-early-stopping or by --late between sites"
-        return "" if options.early_stopping else switched
-    own_table = rows.inputs.ndim == 2 and not rows.vocabulary and (options.shard_dir or options.data not in DATASETS)
-    if not by_default or not own_table:
-        return "it is the default for tables of your own; here --early-stopping switches it on"
+        return options.early_stopping
+    is_users = options.shard_dir is not None or options.data not in DATASETS
+    is_table = rows.inputs.ndim == 2 and not rows.vocabulary
+    if not (by_default and is_users and is_table):
+        return False
     counts = [site.rows for site in rows.sites] or [len(rows.labels) // options.nodes] * options.nodes
-    return too_short(counts, options.samples // options.nodes)
+    return worth_stopping_early(counts, options.samples // options.nodes)
 
 
-def too_short(counts: Sequence[int], samples: int) -> str:
-    """Why a run on a table does not stop early by default; empty where it does.
-
-    Args:
-        counts: The number of training rows of each node.
-        samples: How many rows a node draws in the run.
-    """
+def worth_stopping_early(counts: Sequence[int], samples: int) -> bool:
+    """Whether nodes with so many training rows can spare some, and pass often over them with that many samples each."""
     if sum(counts) < ENOUGH_ROWS or min(counts) < 2:
-        return f"{sum(counts)} training rows are fewer than {ENOUGH_ROWS}, or a node has only one"
-    passes = samples * len(counts) / sum(counts)
-    return "" if passes > FEW_PASSES else f"{passes:.1f} passes over the rows are not more than {FEW_PASSES}"
+        return False
+    return samples * len(counts) / sum(counts) > FEW_PASSES
 
 
-def divided(
-    options: SourceOptions, rows: "Dataset", own: "Shards", validate: bool
-) -> tuple["Shards | Callable[[int], Shards]", "Shards | tuple[()]"]:
+def divide(
+    options: SourceOptions, rows: Dataset, shards: Shards, validate: bool
+) -> tuple[Shards | Callable[[int], Shards], Sequence[np.ndarray]]:
     """Which rows each node trains on, by seed where each draws its own partition, and which it validates on."""
-    from dnasa import data
-
     if options.shard_dir is not None:
-        return data.hold_out_of_each(own) if validate else (own, ())
+        return hold_out_of_each(shards) if validate else (shards, ())
     train, held_out = data.hold_out(rows) if validate else (np.arange(len(rows.labels)), None)
     validation = () if held_out is None else data.divide_validation(held_out, options.nodes)
-    divide = partial(data.divide, rows, train, options.partition or "iid", options.nodes)
+    by_seed = partial(data.divide, rows, train, options.partition or "iid", options.nodes)
     if options.partition_seed is not None:
-        return divide(whole("partition_seed", options.partition_seed, low=0)), validation
-    return divide(0) if options.partition == "contiguous" else divide, validation
+        return by_seed(whole("partition_seed", options.partition_seed, low=0)), validation
+    return by_seed(0) if options.partition == "contiguous" else by_seed, validation
 
 
-def checked_summaries(own: str, given: str) -> str:
+def checked_summaries(sent: str, received: str) -> str:
     """Another process's text about its tables; raises an error if it is none. Tables that do not fit are named later."""
     with suppress(InputError):
-        reduce(Summary.merged, aligned(exchanged((), lambda _: [own, given])))
-    return given
+        reduce(Summary.merged, aligned(exchange_summaries((), lambda _: [sent, received])))
+    return received
 
 
-def preparation(rows: "Dataset") -> list[str]:
+def preparation(rows: Dataset) -> list[str]:
     """What was done to the user's rows, in sentences."""
     encoding = rows.encoding
     if encoding is None:
@@ -264,12 +220,12 @@ def preparation(rows: "Dataset") -> list[str]:
     if encoding.mean is not None:
         what = f"{len(encoding.inputs)} inputs" if features else "Inputs"
         lines.append(f"{what} standardized with the mean and standard deviation of the training rows.")
-    for sentence, names in {
+    encoded = {
         "Text became one input for each category": [f.name for f in features if f.kind == "text"],
         "Missing values became the mean, with a flag": [f.name for f in features if f.fill is not None],
         "Missing text became a category of its own": [f.name for f in features if MISSING in f.categories],
-    }.items():
-        lines += [f"{sentence}: {first_of(names)}."] if names else []
+    }
+    lines += [f"{sentence}: {first_of(names)}." for sentence, names in encoded.items() if names]
     if rows.test_counts:
         lines.append("No common test rows: each node tests on its own, every fifth or its test file.")
     return lines
@@ -281,21 +237,19 @@ def first_of(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + more
 
 
-def measures_training(options: SourceOptions, rows: "Dataset") -> bool:
-    """Whether a comparison evaluates the training rows too: where it compares by them, has only some, or it costs little."""
-    by_training = options.metric is not None and not options.metric.startswith("test_")
-    count = CURVE_POINTS if options.evaluate is None else options.steps / max(1, options.evaluate)
-    return by_training or options.shard_dir is not None or options.samples >= 2 * count * len(rows.labels)
+def plan_comparison(options: SourceOptions, rows: Dataset) -> tuple[bool, list[int] | None]:
+    """Whether a comparison evaluates the training rows too, and after which steps it evaluates.
 
-
-def curve_steps(options: SourceOptions, rows: "Dataset", train_metrics: bool) -> list[int] | None:
-    """Where to evaluate: at 100 steps if there are few rows, else at 50, or as many as cost about as much as the training.
-
-    None: the engine decides, which knows the rows of all processes.
+    Training rows: where it compares by them, has only some of them, or they cost little. Steps: 100 if there are few rows,
+    else 50, or as many as cost about as much as the training. None: the engine decides, which knows the rows of all processes.
     """
-    few, samples = len(rows.labels) <= SMALL, options.samples
-    if train_metrics and (options.shard_dir is not None or not few):
-        return None
+    samples, count, is_small = options.samples, len(rows.labels), len(rows.labels) <= SMALL
+    by_training = options.metric is not None and not options.metric.startswith("test_")
+    evaluations = CURVE_POINTS if options.evaluate is None else options.steps / max(1, options.evaluate)
+    train_metrics = by_training or options.shard_dir is not None or samples >= 2 * evaluations * count
+    if train_metrics and (options.shard_dir is not None or not is_small):
+        return True, None
     # a gradient costs three times as much as a test
-    count = samples // len(rows.labels) if train_metrics else 3 * samples // len(rows.test_labels)
-    return evenly(options.steps, max(5, min(MORE_POINTS if few else CURVE_POINTS, count)))
+    affordable = samples // count if train_metrics else 3 * samples // len(rows.test_labels)
+    points = min(MORE_POINTS if is_small else CURVE_POINTS, affordable)
+    return train_metrics, evenly(options.steps, max(5, points))

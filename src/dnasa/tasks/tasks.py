@@ -11,7 +11,7 @@ from dnasa.data import Dataset
 from dnasa.problems.classification import Regression
 from dnasa.problems.losses import WeightedCrossEntropy, cross_entropy
 from dnasa.problems.sharded import Shards
-from dnasa.problems.supervised import Augment, Supervised
+from dnasa.problems.supervised import Supervised
 from dnasa.tasks import BATCH, models
 
 ClassWeight = str | Mapping[Any, float] | None
@@ -26,7 +26,6 @@ def on_shards(
     device: str = "cpu",
     train_metrics: bool = True,
     model: str | None = None,
-    augment: Augment | None = None,
     validation: Sequence[np.ndarray] = (),
     class_weight: ClassWeight = None,
 ) -> Supervised:
@@ -44,7 +43,6 @@ def on_shards(
         device: The torch device, such as "cpu" or "cuda".
         train_metrics: Without them, an evaluation needs no pass over the training data.
         model: The name of the model, as `--model` takes it; by default one that fits the rows.
-        augment: `augment(inputs, generator)` changes the inputs of a training batch; not of linear, mlp and lenet.
         validation: `validation[i]` are rows of node i on which nobody trains.
         class_weight: As in scikit-learn: "balanced", with rows / (classes * rows of the class) at all nodes together, or a
             weight for each class by its name; tests have no weights.
@@ -58,23 +56,17 @@ def on_shards(
     name = model or models.default(rows)
     if loss_scale == "1/n":
         loss_scale = 1 / len(shards(0) if callable(shards) else shards)
-    options: Any = {
-        "batch": batch,
-        "dtype": dtype,
-        "device": device,
-        "loss_scale": loss_scale,
-        "validation": validation,
-    }
+    options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": loss_scale, "validation": validation}
     weights = class_weights(rows, class_weight)
     if rows.task == "regression":
         return Regression(models.make(name, rows), rows, shards, train_metrics=train_metrics, **options)
     if rows.inputs.dtype.kind in "iu" and rows.inputs.dtype != np.uint8 and not rows.vocabulary:
         rows = rows._replace(inputs=rows.inputs.astype(np.float32), test_inputs=rows.test_inputs.astype(np.float32))
-    if models.batched(name, rows):
+    if models.has_formulas(name, rows):
         options["train_metrics"] = train_metrics
     else:
         mixed_precision = device.startswith("cuda") and dtype == "float32"
-        options |= {"augment": augment, "train_metrics": False, "autocast": "bfloat16" if mixed_precision else None}
+        options |= {"train_metrics": False, "autocast": "bfloat16" if mixed_precision else None}
     loss = cross_entropy if weights is None else WeightedCrossEntropy(weights)
     return Supervised(models.make(name, rows), loss, rows, shards, test_loss=cross_entropy, **options)
 
@@ -89,7 +81,7 @@ def class_weights(rows: Dataset, how: ClassWeight) -> np.ndarray | None:
         choose("class weight", how, {"balanced": None})
         counts = np.array(rows.class_counts or np.bincount(rows.labels, minlength=rows.classes))
         return np.where(counts > 0, counts.sum() / ((counts > 0).sum() * np.maximum(counts, 1)), 0.0)
-    names = list(rows.encoding.classes) if rows.encoding else list(range(rows.classes))
+    names = list(rows.class_names)
     for name, weight in how.items():
         if name not in names or not 0 <= weight < np.inf:
             raise InputError(f"The class weight {name}: {weight} does not fit: classes are {names[:10]}.")

@@ -3,7 +3,6 @@
 from dnasa.topology.graphs import (
     TOPOLOGIES,
     complete,
-    default,
     directed_exponential,
     directed_ring,
     exponential,
@@ -17,14 +16,11 @@ from dnasa.topology.graphs import (
     random,
     register,
     ring,
-    squarest,
     star,
     torus,
-    without,
 )
-from dnasa.topology.matrices import changing, check_weights, from_matrix
+from dnasa.topology.matrices import changing, from_matrix
 from dnasa.topology.pairings import exact
-from dnasa.topology.rounds import count_rounds, successive
 from dnasa.topology.types import Changing, Topology
 from dnasa.topology.weights import WEIGHTS
 
@@ -34,10 +30,7 @@ __all__ = [
     "Changing",
     "Topology",
     "changing",
-    "check_weights",
     "complete",
-    "count_rounds",
-    "default",
     "directed_exponential",
     "directed_ring",
     "exact",
@@ -53,9 +46,6 @@ __all__ = [
     "random",
     "register",
     "ring",
-    "squarest",
     "star",
-    "successive",
     "torus",
-    "without",
 ]

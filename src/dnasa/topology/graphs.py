@@ -9,9 +9,7 @@ it sends to, and `weights` must be None.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import reduce, wraps
-from inspect import signature
 from itertools import pairwise
-from math import log2
 from typing import Any
 
 import networkx as nx
@@ -60,8 +58,8 @@ def _build(name: str, adjacency: Any, weights: str | None, default: Weights = la
     return replace(from_matrix(rule(sp.csr_array(adjacency, dtype=np.float64)), name), parameters=parameters)
 
 
-def _hops(n: int) -> list[int]:
-    """1, 2, 4, ... below n."""
+def _powers_of_two(n: int) -> list[int]:
+    """Those below n: none for a single node."""
     return [1 << k for k in range((n - 1).bit_length())]
 
 
@@ -76,7 +74,6 @@ def _shifts(n: int, hops: Sequence[int]) -> sp.csr_array:
 
 
 def _line(n: int) -> sp.csr_array:
-    """A path."""
     return sp.diags_array([np.ones(n - 1)] * 2, offsets=[-1, 1], shape=(n, n))
 
 
@@ -104,7 +101,7 @@ def ladder(n: int) -> sp.csr_array:
 @named()
 def complete(n: int) -> np.ndarray:
     """All pairs of nodes are joined: one exchange is an exact average."""
-    check_links(n, n)
+    check_links(n * n)
     return np.ones((n, n)) - np.eye(n)
 
 
@@ -120,15 +117,12 @@ def random(n: int, p: float = 0.8, seed: int = 0, weights: str | None = None) ->
     n, seed = node_count(n), whole("A seed", seed, low=0)
     if not isinstance(p, int | float) or not 0 < p <= 1:
         raise InputError(f"The probability of an edge must be a number above 0 and at most 1, not {p!r}.")
-    check_links(n, p * n)
+    check_links(p * n * n)
     for attempt in range(100):
         graph = nx.fast_gnp_random_graph(n, p, seed=np.random.default_rng([seed, attempt]))
         if nx.is_connected(graph):
             return _build("random", nx.to_scipy_sparse_array(graph), weights, parameters=f"p = {p:g}, seed {seed}")
     raise InputError(f"No connected graph in 100 draws with n = {n}, p = {p}. Raise p above log(n)/n.")
-
-
-TOPOLOGIES["random"] = random
 
 
 @named()
@@ -146,11 +140,7 @@ def path(n: int) -> sp.csr_array:
 
 
 def squarest(n: int) -> tuple[int, int]:
-    """Rows and columns of the squarest grid of n nodes.
-
-    Args:
-        n: The number of nodes.
-    """
+    """Rows and columns of the squarest grid of n nodes."""
     rows = next(r for r in range(int(n**0.5), 0, -1) if n % r == 0)
     return rows, n // rows
 
@@ -172,7 +162,7 @@ def grid(n: int) -> sp.csr_array:
 @named(parameters=lambda n: "{} x {}".format(*squarest(n)))
 def torus(n: int) -> sp.csr_array:
     """The squarest grid of n nodes with its opposite sides joined; n is not a prime above 2."""
-    return _lattice(n, "torus", lambda n: _circle(n, _hops(n)[:1]))
+    return _lattice(n, "torus", lambda n: _circle(n, _powers_of_two(n)[:1]))
 
 
 @named()
@@ -180,18 +170,15 @@ def hypercube(n: int) -> sp.csr_array:
     """Nodes whose binary numbers differ in one digit are joined; n is a power of two."""
     if n & (n - 1):
         raise InputError(f"A hypercube needs a power of two nodes, not {n}. Try {1 << n.bit_length() - 1}.")
-    check_links(n, log2(n))
-    return reduce(sp.kronsum, [_line(2)] * len(_hops(n)), sp.csr_array((1, 1)))
+    return reduce(sp.kronsum, [_line(2)] * len(_powers_of_two(n)), sp.csr_array((1, 1)))
 
 
 @named()
 def exponential(n: int) -> sp.csr_array:
     """Node i is joined to i +- 1, 2, 4, 8, ...: few edges, and information reaches all nodes in log2(n) steps."""
-    check_links(n, 2 * log2(n))
-    return _circle(n, _hops(n))
+    return _circle(n, _powers_of_two(n))
 
 
-TOPOLOGIES["exact"] = exact
 PAPER_EDGES = "1-2 2-3 3-6 4-6 4-5 5-7 7-8 1-8 1-3 3-7 4-7 4-8 2-8 2-5 5-6 1-6 1-4 2-4 2-6 6-7 1-7 1-5 5-8 3-8"  # as drawn
 
 
@@ -208,22 +195,19 @@ def paper_random(n: int = 8, weights: str | None = None) -> Topology:
     return _build("paper_random", nx.to_scipy_sparse_array(graph, sorted(graph)), weights)
 
 
-TOPOLOGIES["paper_random"] = paper_random
-
-
 @named(default=equal_shares)
 def directed_ring(n: int) -> sp.csr_array:
     """Node i sends to i + 1, with half of its weight. Needs a rule for directed graphs, such as `push_sum(rule)`."""
-    return _shifts(n, _hops(n)[:1])
+    return _shifts(n, _powers_of_two(n)[:1])
 
 
 @named(default=equal_shares)
 def directed_exponential(n: int) -> sp.csr_array:
     """Node i sends to i + 1, 2, 4, 8, ..., with equal shares of its weight. Needs a rule for directed graphs."""
-    check_links(n, log2(n))
-    return _shifts(n, _hops(n))
+    return _shifts(n, _powers_of_two(n))
 
 
+TOPOLOGIES |= {"random": random, "exact": exact, "paper_random": paper_random}
 BUILT_IN = frozenset(TOPOLOGIES)
 
 
@@ -255,10 +239,6 @@ def without(topology: Topology, lost: Sequence[int]) -> Topology:
     """The graph of the remaining nodes, with new edges that make it (strongly) connected, and default weights.
 
     The remaining nodes are numbered again from 0, in the same order. A graph that averages exactly is made again for them.
-
-    Args:
-        topology: The graph before the loss.
-        lost: The nodes to remove.
     """
     for node in lost:
         check_node(node, topology.nodes)
@@ -272,9 +252,6 @@ def without(topology: Topology, lost: Sequence[int]) -> Topology:
     return from_networkx(nx.convert_node_labels_to_integers(graph, ordering="sorted"), name=topology.name)
 
 
-# ---------------------------------------------------------------- by name
-
-
 def register(name: str, make: Callable[..., Any]) -> None:
     """Make a graph of your own usable by name: in `connect`, `make`, `dnasa train --plugin`, study files and `dnasa topology`.
 
@@ -283,16 +260,14 @@ def register(name: str, make: Callable[..., Any]) -> None:
     Args:
         name: Letters, digits, - and _.
         make: A function of the number of nodes, such as `networkx.wheel_graph`, that returns a networkx graph, a matrix W, or a
-            topology. If it has an argument `weights`, it is given the value of `--weights`; without one, these weights are
-            applied to a networkx graph, and refused for a W.
+            topology. `--weights` applies to a networkx graph only.
     """
     check_new_name("topology", name, BUILT_IN)
-    takes_weights = "weights" in signature(make).parameters
 
     def checked(nodes: int, weights: str | None = None) -> Topology:
-        graph = make(node_count(nodes), weights=weights) if takes_weights else make(node_count(nodes))
+        graph = make(node_count(nodes))
         try:
-            return replace(_registered(graph, nodes, None if takes_weights else weights), name=name)
+            return replace(_registered(graph, nodes, weights), name=name)
         except InputError as error:
             raise InputError(f"Topology '{name}': {error}") from error
 
@@ -323,35 +298,24 @@ def make(name: str, nodes: int, weights: str | None = None) -> Topology:
     return choose("topology", name, TOPOLOGIES)(nodes, weights=weights)
 
 
-def default(nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None) -> Topology:
-    """The graph where none is named: exact, or ring where a rule or the channel needs a fixed graph, or weights are given.
-
-    Rules that need larger eigenvalues than those of the ring get its lazy weights.
-
-    Args:
-        nodes: The number of nodes.
-        rules: The rules that will use the graph.
-        channel: How messages travel.
-        weights: As for `make`.
-    """
-    name, weights = default_name(nodes, rules, channel, weights)
-    return make(name, nodes, weights)
-
-
 def default_name(
     nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None
 ) -> tuple[str, str | None]:
-    """The name and the weights of the default graph."""
-    users = list(rules)
+    """The graph where none is named: exact, or ring where a rule or the channel needs a fixed graph, or weights are given.
+
+    Returns its name and weights: lazy ones for rules that need larger eigenvalues than those of the ring.
+    """
     if weights:
         return "ring", weights
-    if not (channel and channel.fixed_graph) and _suits(exact(nodes), users):
+    users = list(rules)
+    fixed_graph = channel is not None and channel.fixed_graph
+    if not fixed_graph and suits(exact(nodes), users):
         return "exact", None
-    return "ring", None if _suits(ring(nodes), users) else "lazy"
+    return "ring", None if suits(ring(nodes), users) else "lazy"
 
 
-def _suits(graph: Topology, rules: Iterable[Rule]) -> bool:
-    """Whether all of the rules can use the graph, with any number of rounds."""
+def suits(graph: Topology, rules: Iterable[Rule]) -> bool:
+    """Whether all of the rules can use the graph, with one round per exchange."""
     try:
         for rule in rules:
             check_weights(rule, graph, 1)

@@ -9,10 +9,10 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse import csgraph
 
-from dnasa.core import InputError, Rule
+from dnasa.core import InputError, Needs, Rule
 from dnasa.topology import spectrum
 from dnasa.topology.rounds import smallest_eigenvalue
-from dnasa.topology.types import TOLERANCE, Changing, Topology, compact
+from dnasa.topology.types import TOLERANCE, Changing, Topology, compact, is_symmetric
 
 
 def from_matrix(weights: Any, name: str = "custom") -> Topology:
@@ -42,7 +42,7 @@ def changing(topologies: Sequence[Any], name: str = "changing") -> Changing:
     each = tuple(_part(number, part, name) for number, part in enumerate(topologies))
     if len({graph.nodes for graph in each}) > 1:
         raise InputError("All graphs of a changing topology must have the same number of nodes.")
-    result = Changing(name, each=each)
+    result = Changing.of(name, each)
     _check_mixing(result.sparse)
     return result
 
@@ -90,15 +90,11 @@ def _check_sums(matrix: sp.csr_array) -> None:
     )
 
 
-def _symmetric(matrix: sp.csr_array) -> bool:
-    return bool(abs(matrix - matrix.T).max() <= TOLERANCE)
-
-
 def _check_mixing(matrix: sp.csr_array) -> None:
     """rho < 1 exactly when the graph is (strongly) connected and aperiodic; both are properties of the graph."""
     parts, labels = csgraph.connected_components(matrix, connection="strong")
     if parts > 1:
-        kind = "connected" if _symmetric(matrix) else "strongly connected"
+        kind = "connected" if is_symmetric(matrix) else "strongly connected"
         first, other = (int(np.flatnonzero(labels == part)[0]) for part in range(2))
         raise InputError(f"The graph is not {kind}: add edges between its {parts} parts, such as nodes {first} and {other}.")
     if not matrix.diagonal().any() and not nx.is_aperiodic(nx.from_scipy_sparse_array(matrix, create_using=nx.DiGraph)):
@@ -106,34 +102,30 @@ def _check_mixing(matrix: sp.csr_array) -> None:
 
 
 def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This rule", every: int = 1) -> None:
-    """Refuse a topology that does not have what the rule needs of W.
+    """Refuse a topology that does not have what the rule needs of W. Errors call the rule `name`."""
+    missing = _missing(rule.needs, topology, rounds, every)
+    if missing:
+        raise InputError(f"{name} needs {missing}.")
 
-    The eigenvalues of large graphs are known to three digits only.
 
-    Args:
-        rule: The rule, whose `needs` count.
-        topology: The graph it would run on.
-        rounds: Mixing rounds per exchange.
-        name: What the error message calls the rule.
-        every: Steps from one that exchanges to the next.
-    """
-    needs, refusal = rule.needs, ""
+def _missing(needs: Needs, topology: Topology, rounds: int, every: int) -> str:
+    """What a rule needs and does not get here, with the remedy; empty if it gets everything."""
     if topology.directed and not needs.directed:
         wrap = ", or wrap this one: rules.push_sum(rule)" if needs.allows_push_sum else ""
-        refusal = f"an undirected graph, and {topology.name} is directed. Use another, or the rules sgp or push_dsgt{wrap}"
-    elif needs.fixed_graph and rounds % topology.period:
-        refusal = f"a graph that stays the same, and {topology.name} changes. Use ring, or leave the rule out"
-    elif needs.fixed_graph and every > 1:
-        refusal = f"an exchange in every step: leave out every={every} (--every {every}), or use another rule"
-    elif needs.smallest_eigenvalue > -1:
-        margin = 1e-9 if topology.nodes <= spectrum.DENSE_EIGENVALUES else 2e-3
-        smallest = smallest_eigenvalue(topology, rounds)
-        if not smallest > needs.smallest_eigenvalue + margin:  # NaN on a directed graph
-            remedy = "one round" if rounds > 1 else "weights='lazy' (--weights lazy)"
-            bound = Fraction(needs.smallest_eigenvalue).limit_denominator(99)
-            refusal = (
-                f"all eigenvalues of W above {bound}; the smallest of {topology.name} is {smallest:.4g}. Use {remedy}, "
-                "or leave the rule out"
-            )
-    if refusal:
-        raise InputError(f"{name} needs {refusal}.")
+        return f"an undirected graph, and {topology.name} is directed. Use another, or the rules sgp or push_dsgt{wrap}"
+    if needs.fixed_graph and rounds % topology.period:
+        return f"a graph that stays the same, and {topology.name} changes. Use ring, or leave the rule out"
+    if needs.fixed_graph and every > 1:
+        return f"an exchange in every step: leave out every={every} (--every {every}), or use another rule"
+    if needs.smallest_eigenvalue <= -1:
+        return ""
+    margin = 1e-9 if topology.nodes <= spectrum.DENSE_EIGENVALUES else 2e-3  # eigenvalues of large graphs have 3 digits
+    smallest = smallest_eigenvalue(topology, rounds)
+    if smallest > needs.smallest_eigenvalue + margin:  # not if it is NaN, as on a directed graph
+        return ""
+    bound = Fraction(needs.smallest_eigenvalue).limit_denominator(99)
+    remedy = "one round" if rounds > 1 else "weights='lazy' (--weights lazy)"
+    return (
+        f"all eigenvalues of W above {bound}; the smallest of {topology.name} is {smallest:.4g}. Use {remedy}, "
+        "or leave the rule out"
+    )

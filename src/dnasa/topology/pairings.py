@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
-from math import log2
 
 import numpy as np
 import scipy.sparse as sp
 
 from dnasa.core import InputError
 from dnasa.topology.matrices import changing, from_matrix
-from dnasa.topology.types import Topology, check_links, node_count
+from dnasa.topology.types import Topology, node_count
 
 Meeting = tuple[np.ndarray, np.ndarray, float]  # node i averages with partner i, which counts with this weight
 
@@ -34,7 +33,6 @@ def exact(n: int, weights: str | None = None) -> Topology:
     if weights:
         raise InputError("This graph has weights of its own, which make the average exact: leave weights out.")
     n = node_count(n)
-    check_links(n, 3 * log2(n))
     if n == 1:
         return from_matrix(np.ones((1, 1)), "exact")
     return replace(changing([_pairs(n, *meeting) for meeting in _meetings(n)], "exact"), remake=exact, rounds=2)

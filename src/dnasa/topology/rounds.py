@@ -22,12 +22,7 @@ MOST_VALUES = 300  # with more different eigenvalues, their range is as good
 
 
 def count_rounds(topology: Topology, rounds: Any) -> int:
-    """The number of mixing rounds per exchange; "exact" is as many as an exact average needs.
-
-    Args:
-        topology: The graph.
-        rounds: A positive whole number, "exact", or None: the graph's own.
-    """
+    """The number of mixing rounds per exchange; "exact" is as many as an exact average needs, None those of the graph."""
     if rounds is None:
         return topology.rounds
     if rounds != EXACT:
@@ -40,23 +35,20 @@ def count_rounds(topology: Topology, rounds: Any) -> int:
             "'exact', or give a number of rounds."
         )
     values = _eigenvalues(topology)
-    return max(len(values), 1 + bool(np.abs(values).max(initial=0) > SAME))  # one round multiplies by W itself
+    least = 1 if np.abs(values).max(initial=0) <= SAME else 2  # one round multiplies by W itself
+    return max(len(values), least)
 
 
 def successive(topology: Topology, rounds: int) -> Topology:
     """The graphs whose matrices the exchanges of all steps multiply by in turn, `rounds` of them in each step.
 
     Of a changing graph these are its own, of a directed one always W, and of a fixed one those of the best polynomial.
-
-    Args:
-        topology: The graph.
-        rounds: Mixing rounds per exchange.
     """
     if rounds == 1 or topology.period > 1 or topology.directed or topology.nodes == 1:
         return topology
     identity = sp.eye_array(topology.nodes)
     factors = [(topology.sparse - root * identity) / (1 - root) for root in roots(topology, rounds)]
-    return Changing(topology.name, each=tuple(Topology(topology.name, compact(sp.csr_array(factor))) for factor in factors))
+    return Changing.of(topology.name, [Topology(topology.name, compact(sp.csr_array(factor))) for factor in factors])
 
 
 def smallest_eigenvalue(topology: Topology, rounds: int) -> float:
@@ -71,7 +63,9 @@ def roots(topology: Topology, rounds: int) -> list[float]:
     """The roots of the best polynomial of degree `rounds`, in an order in which rounding errors do not grow."""
     values = _eigenvalues(topology)
     few = not _large(topology) and len(values) <= MOST_VALUES
-    return _leja(np.resize(values, rounds) if few and rounds >= len(values) else _best_roots(values, rounds, few))
+    if few and rounds >= len(values):
+        return _leja(np.resize(values, rounds))
+    return _leja(_best_roots(values, rounds, few))
 
 
 def _large(topology: Topology) -> bool:

@@ -5,9 +5,9 @@ An exchange computes W @ x: W[i, j] is the weight with which node i receives fro
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import networkx as nx
 import numpy as np
@@ -18,7 +18,7 @@ from dnasa.core import InputError
 from dnasa.topology import spectrum
 
 TOLERANCE = 1e-8
-MOST_LINKS = 200_000_000  # what fits into memory
+MOST_NODES, MOST_LINKS = 20_000_000, 200_000_000  # what fits into memory
 DENSE_NODES = 200  # up to here, or above a density of 10 %, W is stored as a dense matrix: it multiplies faster
 
 
@@ -46,7 +46,7 @@ class Topology:
     def __repr__(self) -> str:
         name = f"{self.name} ({self.parameters})" if self.parameters else self.name
         kind = "directed, " if self.directed else ""
-        size = f"{self.nodes:,} node{'s' * (self.nodes > 1)}"
+        size = "1 node" if self.nodes == 1 else f"{self.nodes:,} nodes"
         return f"{name}: {size}, {kind}degree {extent(self.degrees)}, rho = {self.rho:.4g}"
 
     @property
@@ -60,7 +60,7 @@ class Topology:
     @cached_property
     def directed(self) -> bool:
         """Whether W is not symmetric, so that only rules for directed graphs can use it."""
-        return bool(abs(self.sparse - self.sparse.T).max() > TOLERANCE)
+        return not is_symmetric(self.sparse)
 
     @cached_property
     def graph(self) -> nx.Graph:
@@ -91,8 +91,8 @@ class Topology:
 
     @cached_property
     def messages(self) -> int:
-        """Messages sent in one exchange by all nodes together."""
-        return int(self.degrees.sum())
+        """Messages sent in one exchange by all nodes together, on average over a period."""
+        return round(self.degrees.sum())
 
     @cached_property
     def rho(self) -> float:
@@ -144,28 +144,21 @@ class Changing(Topology):
     As a topology it is the average over a period: its graph has all edges of the period.
 
     Attributes:
-        name: For titles, such as "exact".
         each: The graphs of a period, in order.
-        weights: The average of their matrices W.
     """
 
-    weights: Any = field(init=False)
-    parameters: str = field(init=False, default="")
     each: tuple[Topology, ...] = ()
 
-    def __post_init__(self) -> None:
-        average = sum(graph.sparse for graph in self.each) / self.period
-        object.__setattr__(self, "weights", compact(sp.csr_array(average)))
+    @classmethod
+    def of(cls, name: str, each: Sequence[Topology]) -> Self:
+        """The topology of these graphs in turn."""
+        average = sum(graph.sparse for graph in each) / len(each)
+        return cls(name, compact(sp.csr_array(average)), each=tuple(each))
 
     def __repr__(self) -> str:
         most = max(graph.degrees.max() for graph in self.each)
         kind = f"{self.period} graphs in turn, degree at most {most}"
         return f"{self.name}: {self.nodes:,} nodes, {kind}, rho = {self.rho:.4g}"
-
-    @cached_property
-    def messages(self) -> int:
-        """Messages sent in one exchange by all nodes together, on average over a period."""
-        return round(sum(graph.messages for graph in self.each) / self.period)
 
     @cached_property
     def rho(self) -> float:
@@ -184,6 +177,10 @@ class Changing(Topology):
         return np.sum([graph.degrees for graph in self.each], axis=0) / self.period
 
 
+def is_symmetric(matrix: sp.csr_array) -> bool:
+    return bool(abs(matrix - matrix.T).max() <= TOLERANCE)
+
+
 def compact(matrix: sp.csr_array) -> Any:
     """W in the format that multiplies faster."""
     n = matrix.shape[0]
@@ -191,7 +188,6 @@ def compact(matrix: sp.csr_array) -> Any:
 
 
 def extent(numbers: np.ndarray) -> str:
-    """The smallest and the largest."""
     low, high = count(numbers.min()), count(numbers.max())
     return high if low == high else f"{low} to {high}"
 
@@ -202,18 +198,17 @@ def count(number: float) -> str:
 
 
 def node_count(n: Any) -> int:
-    """Refuse anything but a number of nodes."""
     try:
-        count = whole("n", n, high=10**100)
+        return whole("n", n, high=MOST_NODES)
     except InputError:
-        raise InputError(f"A network needs at least one node, a whole number of them, not {n!r}.") from None
-    check_links(count, 1)
-    return count
+        raise InputError(
+            f"A network needs at least one node, a whole number of them up to {MOST_NODES:,}, not {n!r}."
+        ) from None
 
 
-def check_links(n: int, links: float) -> None:
-    if n * links > MOST_LINKS:
-        raise InputError(f"{n:,} nodes have too many links here for the memory: use fewer nodes or a sparser graph.")
+def check_links(count: float) -> None:
+    if count > MOST_LINKS:
+        raise InputError(f"{count:,.0f} are too many links for the memory: use fewer nodes or a sparser graph.")
 
 
 def check_node(node: int, nodes: int) -> None:

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -32,7 +31,8 @@ def metropolis(adjacency: sp.csr_array) -> sp.csr_array:
     edges = adjacency.tocoo()
     degrees = adjacency.sum(axis=1)
     data = 1 / (1 + np.maximum(degrees[edges.row], degrees[edges.col]))
-    return _fill_diagonal(sp.coo_array((data, (edges.row, edges.col)), shape=edges.shape))
+    weights = sp.coo_array((data, (edges.row, edges.col)), shape=edges.shape)
+    return sp.csr_array(weights + sp.diags_array(1 - weights.sum(axis=1)))
 
 
 def equal_shares(adjacency: sp.csr_array) -> sp.csr_array:
@@ -44,10 +44,6 @@ def equal_shares(adjacency: sp.csr_array) -> sp.csr_array:
 def lazy(rule: Weights) -> Weights:
     """(I + W) / 2, which has no negative eigenvalue if W is symmetric."""
     return lambda adjacency: (sp.eye_array(adjacency.shape[0]) + rule(adjacency)) / 2
-
-
-def _fill_diagonal(off: Any) -> sp.csr_array:
-    return sp.csr_array(off + sp.diags_array(1 - off.sum(axis=1)))
 
 
 WEIGHTS: dict[str, Weights] = {"laplacian": laplacian, "metropolis": metropolis}

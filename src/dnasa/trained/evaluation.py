@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from dnasa.data import Dataset
 from dnasa.data.encoding import TASKS
@@ -16,11 +17,9 @@ from dnasa.files import read_json, refusing_damage
 from dnasa.runs.names import node_name
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dnasa.trained.model import TrainedModel
 
-OF_REGRESSION = ("squared_error", "absolute_error", "target", "squared_target")
+REGRESSION_SUMS = ("squared_error", "absolute_error", "target", "squared_target")
 NOT_SUMMED = ("task", "names", "scale", "site_kind")
 MOST = 16  # classes of a confusion matrix that is printed
 Evaluation = dict[str, Any]
@@ -28,16 +27,18 @@ Evaluation = dict[str, Any]
 
 def evaluate(model: "TrainedModel", rows: Dataset) -> Evaluation:
     """Evaluate a model on the test rows of the data; the sums of a regression are in units of the target's deviation."""
-    labels, outputs, encoding = rows.test_labels, model.outputs(rows.test_inputs), model.encoding
-    if model.task == "regression":
-        residuals, labels = labels - outputs, labels.astype(np.float64)
-        sums = [float(part.sum()) for part in (residuals**2, np.abs(residuals), labels, labels**2)]
-        scale = 1.0 if encoding.target_scale is None else float(encoding.target_scale[0])
-        about = {"task": "regression", "names": [encoding.target], "rows": len(labels), "scale": scale}
-        return about | dict(zip(OF_REGRESSION, sums, strict=True))
-    k, names = len(model.classes), model.classes.tolist()
-    confusion = np.bincount(labels * k + outputs.argmax(1), minlength=k**2).reshape(k, k)
-    return {"task": model.task, "names": names, "rows": len(labels), "confusion": confusion.tolist()}
+    labels, outputs = rows.test_labels, model.outputs(rows.test_inputs)
+    if model.task == "classification":
+        k = len(model.classes)
+        confusion = np.bincount(labels * k + outputs.argmax(1), minlength=k**2).reshape(k, k)
+        names = model.classes.tolist()
+        return {"task": model.task, "names": names, "rows": len(labels), "confusion": confusion.tolist()}
+    errors, labels = labels - outputs, labels.astype(np.float64)
+    sums = [float(part.sum()) for part in (errors**2, np.abs(errors), labels, labels**2)]
+    encoding = model.encoding
+    scale = 1.0 if encoding.target_scale is None else float(encoding.target_scale[0])
+    about = {"task": model.task, "names": [encoding.target], "rows": len(labels), "scale": scale}
+    return about | dict(zip(REGRESSION_SUMS, sums, strict=True))
 
 
 def at_sites(model: "TrainedModel", parts: Iterable[tuple[np.ndarray, np.ndarray]], kind: str) -> Evaluation:
@@ -45,16 +46,15 @@ def at_sites(model: "TrainedModel", parts: Iterable[tuple[np.ndarray, np.ndarray
 
     Scores are right decisions, totals all decisions; in a regression, squared errors and squared deviations from the mean.
     """
-    scores, totals = [], []
-    for inputs, labels in parts:
-        outputs = model.outputs(inputs) if len(labels) else np.zeros((0, model.encoding.outputs))
-        if model.task == "regression":
-            scores.append(float(((labels - outputs) ** 2).sum()))
-            totals.append(float(((labels - labels.mean(0)) ** 2).sum()) if len(labels) else 0.0)
-        else:
-            scores.append(float((outputs.argmax(1) == labels).sum()))
-            totals.append(float(labels.size))
-    return {"site_kind": kind, "site_scores": scores, "site_totals": totals}
+    pairs = [_score(model, inputs, labels) if len(labels) else (0.0, 0.0) for inputs, labels in parts]
+    return {"site_kind": kind, "site_scores": [pair[0] for pair in pairs], "site_totals": [pair[1] for pair in pairs]}
+
+
+def _score(model: "TrainedModel", inputs: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    outputs = model.outputs(inputs)
+    if model.task == "regression":
+        return float(((labels - outputs) ** 2).sum()), float(((labels - labels.mean(0)) ** 2).sum())
+    return float((outputs.argmax(1) == labels).sum()), float(labels.size)
 
 
 def merged(parts: Sequence[Evaluation]) -> Evaluation:
@@ -65,10 +65,10 @@ def merged(parts: Sequence[Evaluation]) -> Evaluation:
     }
 
 
-def like(own: Evaluation, received: Any) -> Evaluation:
+def like(local: Evaluation, received: Any) -> Evaluation:
     """Another process's evaluation; raises an error if its sums have other shapes than those of this one."""
-    merged([own, received])
-    return {name: value if name in NOT_SUMMED else received[name] for name, value in own.items()}
+    merged([local, received])
+    return {name: value if name in NOT_SUMMED else received[name] for name, value in local.items()}
 
 
 def read(folder: Path) -> Evaluation | None:
@@ -94,50 +94,39 @@ def _check(stored: Evaluation) -> None:
     list(tables(stored))
 
 
-# ---------------------------------------------------------------- what the sums say
-
-
-def metric(evaluation: Evaluation) -> str:
-    return "R2" if evaluation["task"] == "regression" else "accuracy"
-
-
 def regression_errors(evaluation: Evaluation) -> dict[str, float]:
     """Root mean squared error and mean absolute error in the target's own units, and R2."""
-    squared, absolute, mean, squares = (evaluation[name] / evaluation["rows"] for name in OF_REGRESSION)
+    squared, absolute, mean, squares = (evaluation[name] / evaluation["rows"] for name in REGRESSION_SUMS)
     scale, variance = evaluation["scale"], squares - mean**2
     r2 = 1 - squared / variance if variance > 0 else np.nan
     return {"RMSE": squared**0.5 * scale, "mean |error|": absolute * scale, "R2": r2}
 
 
-def of_sites(evaluation: Evaluation) -> dict[str, np.ndarray]:
-    """The accuracy, or R2, of the model at each site, with a title; not a number where a site has no rows for it."""
-    if "site_totals" not in evaluation:
-        return {}
+def site_metric(evaluation: Evaluation) -> np.ndarray:
+    """The accuracy, or R2, of the model at each site; not a number where a site has no rows for it."""
     totals = np.array(evaluation["site_totals"])
     shares = np.array(evaluation["site_scores"]) / np.where(totals > 0, totals, np.nan)
-    title = f"{metric(evaluation)} of the model on its own {evaluation['site_kind']} rows"
-    return {title: 1 - shares if evaluation["task"] == "regression" else shares}
+    return 1 - shares if evaluation["task"] == "regression" else shares
 
 
-def tables(evaluation: Evaluation, sites: Sequence[str] = ()) -> Iterator[tuple[str, "pd.DataFrame"]]:
+def tables(evaluation: Evaluation, sites: Sequence[str] = ()) -> Iterator[tuple[str, pd.DataFrame]]:
     """Titles and tables; `sites` are the names of the nodes, where they have some."""
-    import pandas as pd
-
     if evaluation["task"] == "classification":
-        yield from _of_classes(evaluation)
+        yield from _class_tables(evaluation)
     else:
         errors = {"target": str(evaluation["names"][0])} | regression_errors(evaluation)
         yield f"Errors on {evaluation['rows']:,} test rows, in units of the target", pd.DataFrame([errors])
-    for title, values in of_sites(evaluation).items():
+    if "site_totals" in evaluation:
+        values = site_metric(evaluation)
+        metric = "R2" if evaluation["task"] == "regression" else "accuracy"
+        title = f"{metric} of the model on its own {evaluation['site_kind']} rows"
         names = [node_name(sites, node) for node in range(len(values))]
-        columns = {"site" if sites else "node": names, title: values}
-        yield "Each site" if sites else "Each node's own rows", pd.DataFrame(columns)
+        frame = pd.DataFrame({"site" if sites else "node": names, title: values})
+        yield "Each site" if sites else "Each node's own rows", frame
 
 
-def _of_classes(evaluation: Evaluation) -> Iterator[tuple[str, "pd.DataFrame"]]:
+def _class_tables(evaluation: Evaluation) -> Iterator[tuple[str, pd.DataFrame]]:
     """Recall is the share of the rows of a class that is recognized, precision the share of its predictions that is right."""
-    import pandas as pd
-
     names, counts = list(map(str, evaluation["names"])), np.array(evaluation["confusion"])
     right, rows, predicted = np.diag(counts), counts.sum(1), counts.sum(0)
     most = f"{100 * rows.max() / max(1, counts.sum()):.2f} %"

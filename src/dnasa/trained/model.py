@@ -4,21 +4,19 @@ import copy
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from dnasa.core import InputError
 from dnasa.data import Dataset, Encoding
-from dnasa.data.columns import changed
+from dnasa.data.columns import map_text_columns
 from dnasa.data.encoding import ARRAYS
 from dnasa.data.reading import is_number, read_rows
 from dnasa.problems.stored import CENTRE, SPREAD, as_inputs
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ROWS = 1024  # computed at a time
 
@@ -79,8 +77,6 @@ class TrainedModel:
         The scaling of inputs and values is part of it.
         """
         return Scaled(copy.deepcopy(self.network), self.encoding, self.kind).eval()
-
-    # ------------------------------------------------------------ outputs
 
     def check_takes_rows(self) -> None:
         """Refuse a model of a text, which has no rows to predict."""
@@ -166,39 +162,32 @@ def kind_of(rows: Dataset) -> str:
     return "bytes" if rows.inputs.dtype == np.uint8 else "numbers"
 
 
-# ---------------------------------------------------------------- predictions for the rows of a file
-
-
-def predict_file(model: TrainedModel, path: Path, id_column: str | None = None) -> "pd.DataFrame":
-    """A row for each row of the file; the first column has the names of images, or the `id_column`, by default the model's."""
+def predict_file(model: TrainedModel, path: Path) -> pd.DataFrame:
+    """A row for each row of the file; the first column has the names of images, or the model's `id_column`."""
     model.check_takes_rows()
-    wanted = id_column or model.encoding.id_column
-    rows, names = read_rows(path, model.encoding._replace(id_column=wanted))
+    rows, names = read_rows(path, model.encoding)
+    id_column = model.encoding.id_column
     if id_column and not names:
-        raise InputError(f"{path.name} has no column '{id_column}': leave --id-column out.")
-    if wanted and not names:
-        warnings.warn(f"{path.name} has no column '{wanted}': predictions are in the order of its rows.", stacklevel=2)
+        warnings.warn(f"{path.name} has no column '{id_column}': predictions are in the order of its rows.", stacklevel=2)
     predicted = _table(model, rows)
     if names:
-        predicted.insert(0, "file" if path.is_dir() else str(wanted), names, allow_duplicates=True)
+        predicted.insert(0, "file" if path.is_dir() else str(id_column), names, allow_duplicates=True)
     return predicted
 
 
-def as_csv(predicted: "pd.DataFrame") -> str:
+def as_csv(predicted: pd.DataFrame) -> str:
     """The text of a CSV file; texts that a spreadsheet would calculate begin with an apostrophe there."""
-    safe = changed(predicted, lambda column: column.map(_inert))
-    return safe.set_axis([_inert(name) for name in safe], axis=1).to_csv(index=False, float_format="%.7g")
+    safe = map_text_columns(predicted, lambda column: column.map(_not_a_formula))
+    return safe.set_axis([_not_a_formula(name) for name in safe], axis=1).to_csv(index=False, float_format="%.7g")
 
 
-def _inert(value: Any) -> Any:
-    calculated = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number(value)
-    return f"'{value}" if calculated else value
+def _not_a_formula(value: Any) -> Any:
+    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number(value)
+    return f"'{value}" if is_formula else value
 
 
-def _table(model: TrainedModel, rows: Any) -> "pd.DataFrame":
+def _table(model: TrainedModel, rows: Any) -> pd.DataFrame:
     """`prediction`, and the probability `p_CLASS` of each class."""
-    import pandas as pd
-
     if model.task == "regression":
         return pd.DataFrame({"prediction": model.predict(rows)})
     p = model.predict_proba(rows)

@@ -3,26 +3,24 @@
 import json
 import logging
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dnasa.core import InputError, RunError
+from dnasa.core import RunError
 from dnasa.extras import needed_by
-from dnasa.files import write_output
 from dnasa.trained.model import TrainedModel
 
 CHECKED = 64  # rows that both compute
 TOLERANCE = 1e-3  # relative to the largest output
 
 
-def export(model: TrainedModel, path: Path) -> float:
-    """Write `to_torch()` as an ONNX file whose number of rows is free.
+def export(model: TrainedModel) -> tuple[bytes, float]:
+    """The content of an ONNX file of `to_torch()`, whose number of rows is free.
 
-    Returns the largest difference of its outputs, computed by onnxruntime, to ours, on rows like those of the training.
+    Also the largest difference of its outputs, computed by onnxruntime, to ours, on rows like those of the training.
     """
     with needed_by("Export to ONNX"):
         import onnx
@@ -42,20 +40,16 @@ def export(model: TrainedModel, path: Path) -> float:
             verbose=False,
         )
         expected = module(rows).numpy()
-    made = program.model_proto
-    names = {"inputs": list(model.encoding.inputs), "classes": model.classes.tolist(), "task": model.task}
-    onnx.helper.set_model_props(made, {name: json.dumps(value) for name, value in names.items()})
-    content = made.SerializeToString()
+    proto = program.model_proto
+    about = {"inputs": list(model.encoding.inputs), "classes": model.classes.tolist(), "task": model.task}
+    onnx.helper.set_model_props(proto, {name: json.dumps(value) for name, value in about.items()})
+    content = proto.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    (given,) = session.run(None, {"rows": rows.numpy()})
-    difference = float(np.abs(given - expected).max())
+    (outputs,) = session.run(None, {"rows": rows.numpy()})
+    difference = float(np.abs(outputs - expected).max())
     if not difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise RunError(f"The exported model differs from ours by {difference:.3g}: it was not written.")
-    try:
-        write_output(path, content)
-    except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}. Choose another place.") from error
-    return difference
+    return content, difference
 
 
 def example(model: TrainedModel) -> Tensor:

@@ -20,6 +20,7 @@ from dnasa.arrays import to_numpy
 from dnasa.communication import Network
 from dnasa.core import InputError, RunError
 from dnasa.data import Dataset, Encoding
+from dnasa.data.reading import refusing
 from dnasa.files import make_folder, read_bytes, read_json, refusing_damage, to_json
 from dnasa.problems.supervised import Supervised
 from dnasa.runs.environment import versions
@@ -56,8 +57,8 @@ def save(folder: str | Path, model: TrainedModel, name: str, about: dict[str, An
         **(about or {}),
     }
     kind, words = models.parse(name)
-    if kind == "own":
-        _, code = models.function(Path(words[0]).resolve(), words[1], None)
+    if kind == "file":
+        _, code = models.load_function(Path(words[0]).resolve(), words[1], None)
         description |= {"model": f"{COPY}:{words[1]}", "sha256": hashlib.sha256(code).hexdigest()}
         files.write(COPY, code)
     tensors = {part: a.detach().cpu().contiguous() for part, a in _named(model.network).items()}
@@ -77,24 +78,18 @@ def load(folder: str | Path, trust: bool = False) -> TrainedModel:
         raise InputError(f"{path} holds no trained model: give the folder of a finished `dnasa train --out` with data.")
     description = read_json(path / "model.json", "model.json")
     with refusing_damage(path / "model.json"):
-        if description["format"] != FORMAT:
-            raise InputError(f"{path / 'model.json'} is of another version of dnasa: train the model again.")
         name, kind = str(description["model"]), description["inputs"]
+        if description["format"] != FORMAT or kind not in KINDS:
+            raise ValueError("another format")
         encoding = Encoding.from_json(description["encoding"])
-        if kind not in KINDS:
-            raise ValueError("inputs")
-    model, words = models.parse(name)
+    parsed, words = models.parse(name)
     code = None
-    if model == "own":
+    if parsed == "file":
         code = _trusted_code(path, words[0], description.get("sha256"), trust)
-        name = f"{path / name}"
-    make = models.network(name, encoding.shape, encoding.outputs, str(path), code)
-    try:
-        network = _filled(make, path / "model.safetensors", check_first=model != "own")
-    except InputError:
-        raise
-    except Exception as error:  # of safetensors and torch
-        raise InputError(f"{path}/model.safetensors does not hold the parameters of {name}: train it again.") from error
+        name = str(path / name)
+    maker = models.make_for(name, encoding.shape, encoding.outputs, str(path), code)
+    with refusing(f"{path}/model.safetensors does not hold the parameters of {name}: train it again."):
+        network = _filled(maker, path / "model.safetensors", check_first=parsed != "file")
     return TrainedModel(network, encoding, kind)
 
 
@@ -120,15 +115,15 @@ def _trusted_code(folder: Path, file: str, expected: Any, trust: bool) -> bytes:
     return code
 
 
-def _filled(make: models.Maker, file: Path, check_first: bool) -> nn.Module:
+def _filled(maker: models.Maker, file: Path, check_first: bool) -> nn.Module:
     """Build the network and fill it; shapes are checked before memory is used."""
     from safetensors.torch import load as parse
 
     tensors = parse(read_bytes(file, largest=math.inf))
     if check_first:
         with torch.device("meta"):
-            _check(make(), tensors)
-    network = make()
+            _check(maker(), tensors)
+    network = maker()
     _check(network, tensors)
     network.to(next(a.dtype for a in tensors.values() if a.is_floating_point()))
     network.load_state_dict(tensors, strict=False)
@@ -136,24 +131,24 @@ def _filled(make: models.Maker, file: Path, check_first: bool) -> nn.Module:
 
 
 def _check(network: nn.Module, tensors: dict[str, Tensor]) -> None:
-    expected = {name: (tuple(a.shape), a.is_floating_point()) for name, a in _named(network).items()}
-    if expected != {name: (tuple(a.shape), a.is_floating_point()) for name, a in tensors.items()}:
+    if _forms(_named(network)) != _forms(tensors):
         raise ValueError("other names or shapes")
 
 
-# ---------------------------------------------------------------- what a finished run leaves
+def _forms(tensors: dict[str, Tensor]) -> dict[str, tuple[torch.Size, bool]]:
+    return {name: (a.shape, a.is_floating_point()) for name, a in tensors.items()}
 
 
 def save_run(folder: Path | None, problem: Supervised, rows: Dataset, name: str, result: Result, network: Network) -> bool:
     """Write the mean of the nodes' models, of the first seed that did not diverge, and its tests; says whether it was tested.
 
-    `name` is the network, as `--model` takes it. All processes call it, and the first writes; without a folder, nothing is
+    `name` is the model, as `--model` takes it. All processes call it, and the first writes; without a folder, nothing is
     written. A model of a text is not tested further.
     """
     run = int(np.argmax(result.runs.diverged.isna()))
-    x, statistics = _of_run(problem, result, run)
+    x, statistics = _state_of_run(problem, result, run)
     model = TrainedModel(problem.network(x.mean(0), statistics), encoding_of(rows), kind_of(rows))
-    measured = None if model.kind == "tokens" else _tested(problem, rows, model, result, network)
+    measured = None if model.kind == "tokens" else _evaluate_everywhere(problem, rows, model, result, network)
     if folder is not None and result.writes:
         if measured is not None:
             OwnFiles(folder).write("evaluation.json", to_json(measured))
@@ -163,39 +158,44 @@ def save_run(folder: Path | None, problem: Supervised, rows: Dataset, name: str,
     return measured is not None
 
 
-def _tested(problem: Supervised, rows: Dataset, model: TrainedModel, result: Result, network: Network) -> Evaluation | None:
+def _evaluate_everywhere(
+    problem: Supervised, rows: Dataset, model: TrainedModel, result: Result, network: Network
+) -> Evaluation | None:
     """The tests of the model by all processes; None after a loss of processes that had test rows, or during the tests."""
 
-    def of_all(part: Evaluation) -> Evaluation:
+    def sum_up(part: Evaluation) -> Evaluation:
         return evaluation.merged(network.processes.allgather_json(part, lambda other: evaluation.like(part, other)))
 
-    own_tests = bool(rows.test_counts) and not network.simulated  # each process has the test rows of its nodes
+    tests_are_divided = bool(rows.test_counts) and not network.simulated  # each process has the test rows of its nodes
     lost = result.settings.get("lost")
+    measured: Evaluation = {}
     try:
-        if own_tests and lost:
+        if tests_are_divided and lost:
             raise RunError("nodes with test rows were lost in the run.")
-        measured = evaluation.evaluate(model, rows) if own_tests or result.writes else Evaluation()
-        measured = of_all(measured) if own_tests else measured
+        if tests_are_divided:
+            measured = sum_up(evaluation.evaluate(model, rows))
+        elif result.writes:
+            measured = evaluation.evaluate(model, rows)
         if rows.sites and not lost:
             kind = "test" if rows.test_counts else "training"
-            measured |= of_all(evaluation.at_sites(model, _parts(problem, rows), kind))
+            measured |= sum_up(evaluation.at_sites(model, _site_rows(problem, rows), kind))
     except RunError as error:  # every process has the model
         warnings.warn(f"The trained model was not tested: {error}", stacklevel=3)
         return None
     return measured
 
 
-def _parts(problem: Supervised, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _site_rows(problem: Supervised, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The rows of each site that nobody else has: its test rows, or those for training where all share the test rows."""
     for node, shard in enumerate(problem.shards):
         if rows.test_counts:
-            own = problem.own_test_rows(node)
-            yield rows.test_inputs[own], rows.test_labels[own]
+            tests = problem.own_test_rows(node)
+            yield rows.test_inputs[tests], rows.test_labels[tests]
         else:
             yield rows.inputs[shard], rows.labels[shard]
 
 
-def _of_run(problem: Supervised, result: Result, run: int) -> tuple[Tensor, Tensor | None]:
+def _state_of_run(problem: Supervised, result: Result, run: int) -> tuple[Tensor, Tensor | None]:
     """All nodes' parameters, and the statistics of batch norm."""
     x = to_numpy(result.x).reshape(len(result.runs), *result.x.shape[-2:])[run]
     statistics = result.statistics

@@ -1,0 +1,312 @@
+"""A run: the loop over its steps, and how it continues when processes are lost or join."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from dnasa.arrays import like
+from dnasa.checks import name_user_code, nodes_text
+from dnasa.communication import Network
+from dnasa.core import Array, InputError, Interrupted, ProcessLost, RunError, State
+from dnasa.engine.late import Late, OwnNode
+from dnasa.engine.plan import Plan, RunOptions, run_settings
+from dnasa.engine.recovery import Position, changes, positions_of, received_state, reconnect, surviving, warn_of_changes
+from dnasa.engine.rule_checks import check_rule
+from dnasa.engine.side_by_side import make_stepper
+from dnasa.engine.steppers import Stepper, first_snapshot
+from dnasa.runs.folder import RunFolder
+from dnasa.runs.history import Evaluation, Recorder
+from dnasa.runs.progress import make_progress
+from dnasa.runs.result import Result
+from dnasa.runs.session import Session
+from dnasa.runs.snapshots import Sent, Snapshot
+from dnasa.runs.timing import Timeline, now
+from dnasa.runs.worsening import Worsening
+
+if TYPE_CHECKING:
+    from dnasa.problems.problem import Problem
+
+AnyStepper = TypeVar("AnyStepper", bound=Stepper)
+
+
+class Run:
+    """A run whose nodes step together: evaluate, checkpoint, gradient, step; with fewer nodes after processes are lost."""
+
+    def __init__(self, problem: "Problem", plan: Plan, options: RunOptions):
+        self.problem, self.plan, self.record = problem, plan, options.record
+        self.network = plan.network  # of the processes that are left
+        self.t = 0  # the steps taken
+        self.snapshots = [first_snapshot(group.rule, x) for group, x in zip(plan.groups, plan.x, strict=True)]
+        for group, snapshot in zip(plan.groups, self.snapshots, strict=True):
+            check_rule(group.rule, snapshot.state)
+        self.timeline = Timeline()
+        metrics, patience = options.record.metrics, options.record.patience
+        self.recorder = Recorder(
+            problem, plan.network, plan.groups, plan.seeds, metrics, plan.node_weights, plan.epoch, patience
+        )
+        self.scale = self._gradient_scale()
+        self.worsening = Worsening(plan.start_given, problem.baseline, plan.steps)
+        self.settings = run_settings(problem, plan, options)
+        writes = plan.network.processes.writes
+        self.bar = make_progress(plan.steps, problem.batch, options.progress if writes else False)
+        folder = run_folder(problem, plan.network, options)
+        self.session = Session(folder, options.record.checkpoint_every, self.settings, plan.steps, plan.network)
+
+    def run(self) -> Result:
+        """Train from the start, or from a checkpoint, to the end."""
+        with self.bar, self.session, np.errstate(all="ignore"), self._telling_others():
+            self._restore_or_join()
+            first = self.t
+            answers = surviving(self, self._all_answers, self._continue)
+            self._warn_of_silent_rules()
+            timing = self.timeline.summary(self.t - first, self.network.processes.traffic)
+            result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
+            if self.session.writer is not None:
+                result.save(self.session.writer.path)
+        self.session.end("diverged" if self.recorder.all_diverged else "done", self.t)
+        return result
+
+    @contextmanager
+    def _telling_others(self) -> Iterator[None]:
+        """Report an error to the other processes, so that they do not wait if the user catches it."""
+        try:
+            yield
+        except RunError:
+            raise
+        except Exception as error:
+            self.network.processes.membership.fail(f"Rank {self.network.rank} stopped at step {self.t}: {error}")
+            raise
+
+    def _restore_or_join(self) -> None:
+        join = self.network.processes.membership.join
+        if join is None:
+            self.t, self.snapshots = self.session.restore(self.plan.groups, self.snapshots, self.recorder)
+        else:
+            self._meet(join, new=True)
+        self.network.processes.membership.admit()
+
+    def _warn_of_silent_rules(self) -> None:
+        for group, snapshot in zip(self.plan.groups, self.snapshots, strict=True):
+            if self.network.nodes > 1 and snapshot.sent.messages == 0 and self.t > 0:
+                name = group.variants[0].rule
+                warnings.warn(f"Rule '{name}' sent no message in {self.t} steps: the nodes trained alone.", stacklevel=4)
+
+    # ------------------------------------------------------------ steps
+
+    def _all_answers(self) -> Array:
+        """Take all steps that are left. Returns the answers of all nodes."""
+        self._take_steps()
+        return self.network.processes.gather(self.recorder.final_answers(self.snapshots))
+
+    def _take_steps(self) -> None:
+        with self._using(self._make_stepper()) as stepper:
+            while True:
+                t = self.t
+                evaluated = (t in self.plan.eval_steps or self.recorder.all_diverged) and t != self.session.resumed_at
+                stopped = evaluated and self._evaluate(t, stepper.snapshots)
+                if t == self.plan.steps or self.recorder.all_diverged or stopped:
+                    return
+                if t > 0:
+                    self._checkpoint(stepper, evaluated)
+                self._step(stepper)
+                self._advance_to(t + 1)
+
+    def _make_stepper(self) -> Stepper:
+        rules, sizes = [group.rule for group in self.plan.groups], [group.size for group in self.plan.groups]
+        overlap = self.plan.network.settings.overlap
+        return make_stepper(rules, sizes, self.network, self.snapshots, self.timeline, overlap, self.t)
+
+    @contextmanager
+    def _using(self, stepper: AnyStepper) -> Iterator[AnyStepper]:
+        """Keep the states that the stepper leaves, also if processes are lost; a user's mistake is named with the step."""
+        with closing(stepper):
+            try:
+                yield stepper
+                self.snapshots = stepper.snapshots
+            except ProcessLost:
+                self.snapshots = stepper.last_complete()
+                raise
+            except InputError as error:
+                raise InputError(f"At step {self.t}: {error}") from error.__cause__ or error
+
+    def _checkpoint(self, stepper: Stepper, evaluated: bool) -> None:
+        """Write a checkpoint if one is due; raise `Interrupted` if a stop was requested."""
+        self.session.maybe_checkpoint(self.t, lambda: stepper.snapshots, self.recorder, evaluated)
+
+    def _step(self, stepper: Stepper) -> None:
+        began = now()
+        gradients = tuple([self._gradient(point, self.network.local_nodes, self.t) for point in stepper.points(self.t)])
+        if gradients:
+            self.recorder.divergence.check_gradient(gradients[0], self.t)
+        began = self.timeline.add("gradient", began)
+        stepper.step(gradients, self.t)
+        self.timeline.add("rule", began)
+
+    def _advance_to(self, t: int) -> None:
+        self.t = t
+        self.bar.advance(t)
+        self.session.step(t)
+
+    # ------------------------------------------------------------ gradients
+
+    def _gradient(self, point: Array, nodes: range, t: int) -> Array:
+        try:
+            g = self.problem.gradient(point, nodes, self.plan.seeds, t)
+        except Exception as error:
+            name_user_code(error, lambda: f"The problem's gradient(x, nodes, seeds, t) of {nodes_text(nodes)}")
+            raise
+        if type(g) is not type(point) or g.shape != point.shape or g.dtype != point.dtype:
+            g = as_gradient(g, point)
+        if self.scale is None:
+            return g
+        first = nodes.start - self.network.local_nodes.start
+        return g * self.scale[..., first : first + len(nodes), :]
+
+    def _gradient_scale(self) -> Array | None:
+        """n p_i for every local node, where nodes count differently."""
+        if self.plan.node_weights is None:
+            return None
+        return like(self.recorder.local_weights()[..., None], self.plan.x[0])
+
+    # ------------------------------------------------------------ evaluations
+
+    def _evaluate(self, t: int, snapshots: list[Snapshot]) -> bool:
+        """Measure and record. Returns whether the run is to stop here."""
+        began = now()
+        evaluation = self.recorder.evaluate(snapshots, t)
+        self.bar.show(t, evaluation.rows)
+        self.session.record(self.recorder, t)
+        self.timeline.add("evaluation", began)
+        if self.network.processes.writes and self.record.patience is None:  # early stopping keeps the best model
+            self.worsening.check(self.recorder.rows[: len(evaluation.rows)], evaluation.rows)
+        return self._stops(evaluation)
+
+    def _stops(self, evaluation: Evaluation) -> bool:
+        """Whether to stop; the first process decides for all."""
+        callback, early_stopping = self.record.callback, self.recorder.early_stopping
+        if early_stopping is not None and early_stopping.stops:
+            self.session.log(f"Stopped early at step {evaluation.step}: the validation loss no longer improves.")
+            return True
+        if callback is None:
+            return False
+        stops = self.network.rank == 0 and bool(callback(evaluation))
+        if not self.network.simulated:
+            stops = self.network.processes.allgather_text("stop" if stops else "")[0] == "stop"
+        if stops:
+            self.session.log(f"Stopped at step {evaluation.step} by the callback.")
+        return stops
+
+    # ------------------------------------------------------------ processes that are lost or join
+
+    def _continue(self) -> None:
+        self._meet(self.network.processes.membership.survivors)  # type: ignore[arg-type]
+
+    def _meet(self, connect: Callable[[], Network], new: bool = False) -> None:
+        """Continue with the processes that are there, at the latest step that any of them has reached; restart the rules."""
+
+        def agree(network: Network) -> tuple[list[Position], list[State]]:
+            own = Position(0, self.t, new or network.processes.membership.returned, self.settings)
+            positions = positions_of(network, own)
+            return positions, [received_state(network, positions, snapshot.state) for snapshot in self.snapshots]
+
+        before = self.network
+        self.network, (positions, states) = reconnect(connect, agree)
+        self.t = max(position.step for position in positions if not position.new)
+        self.network.processes.membership.admit()
+        lost, joined = changes(before, self.network, positions)
+        if self.network.processes.writes:
+            warn_of_changes(self.network, lost, joined, self.t)
+        self.recorder.continue_with(self.network, lost, self.t)
+        self.session.continue_with(self.network, self.recorder, lost, joined, self.t)
+        self.problem.continue_without(sorted(set(range(self.plan.topology.nodes)) - set(self.network.processes.node_ids)))
+        self.scale = self._gradient_scale()
+        self.snapshots = [
+            snapshot._replace(state=state).restarted(group.rule)
+            for group, snapshot, state in zip(self.plan.groups, self.snapshots, states, strict=True)
+        ]
+
+
+class LateRun(Run):
+    """A simulated run whose nodes do not wait for each other. A step is as many steps of nodes as there are nodes."""
+
+    def __init__(self, problem: "Problem", plan: Plan, options: RunOptions):
+        super().__init__(problem, plan, options)
+        assert plan.network.settings.late is not None
+        self.late = plan.network.settings.late  # networks of survivors do not have it
+
+    def _make_stepper(self) -> Stepper:
+        rule, steps = self.plan.groups[0].rule, self.plan.steps
+        return Late(rule, self.network, self.snapshots[0], self.late, steps, self._gradient_of_node)
+
+    def _gradient_of_node(self, point: Array, node: int, step: int) -> Array:
+        began = now()
+        nodes = range(node, node + 1)
+        g = self._gradient(point, nodes, step)
+        self.recorder.divergence.check_gradient(g, self.t, nodes)
+        self.timeline.exchanged(began, "gradient")
+        return g
+
+    def _checkpoint(self, stepper: Stepper, evaluated: bool) -> None:
+        if self.session.stop_requested:
+            self.session.end("interrupted", self.t)
+            raise Interrupted(f"Interrupted at step {self.t}. A run with late cannot be resumed: messages are under way.")
+
+
+class SiteRun(LateRun):
+    """A run whose sites do not wait for each other. They meet at the start, at the end, and when one leaves or joins."""
+
+    def __init__(self, problem: "Problem", plan: Plan, options: RunOptions):
+        super().__init__(problem, plan, options)
+        self.own_steps = 0  # the steps of this site; `t` is the mean of all
+
+    def _take_steps(self) -> None:
+        rule, steps = self.plan.groups[0].rule, self.plan.steps
+        own_node = OwnNode(rule, self.network, self.snapshots[0], self.late, steps, self.t, self.own_steps)
+
+        def gradient(point: Array, step: int) -> Array:
+            self.own_steps = step + 1
+            self.t = own_node.node.t
+            self._checkpoint(own_node, evaluated=False)
+            self._advance_to(self.t)
+            return self._gradient_of_node(point, self.network.local_nodes[0], step)
+
+        with self._using(own_node):
+            if self.t == 0:
+                self._evaluate(0, self.snapshots)
+            if self.t < steps:
+                began = now()
+                try:
+                    own_node.run(gradient)
+                finally:
+                    self.timeline.add("rule", began)
+                self.t = steps
+            counts = np.array([[own_node.sent.messages, own_node.sent.bytes]])
+            messages, size = self.network.mean(counts) * self.network.nodes
+            self._evaluate(self.t, [own_node.snapshots[0]._replace(sent=Sent(round(messages), size))])
+
+
+def run_folder(problem: "Problem", network: Network, options: RunOptions) -> RunFolder | None:
+    """The folder to write the run to; the config of a new run has the numbers of rows of this process's nodes."""
+    folder = options.folder
+    if isinstance(folder, (str, Path)):
+        folder = RunFolder(folder, resume=options.resume)
+    if folder is not None and not folder.resume:
+        counts: list[Any] = [problem.rows(node) for node in network.local_nodes]
+        folder.config["rows"] = None
+        if None not in counts:  # otherwise the data is unlimited
+            folder.config["rows"] = {"total": sum(counts), "smallest": min(counts), "largest": max(counts)}
+    return folder
+
+
+def as_gradient(g: Any, point: Array) -> Array:
+    """Convert a gradient to the library and dtype of the point; it must be real and have its shape."""
+    if getattr(g, "shape", None) != point.shape or "complex" in str(g.dtype):
+        kind = f"shape {tuple(g.shape)} and dtype {g.dtype}" if hasattr(g, "shape") else f"type {type(g).__name__}"
+        raise InputError(
+            f"The problem's gradient has {kind} at points of shape {tuple(point.shape)}: return real numbers of that shape."
+        )
+    return like(g, point)

@@ -1,0 +1,45 @@
+"""A warning for training that makes a model worse."""
+
+import warnings
+from typing import Any
+
+from dnasa.problems.metrics import larger_is_better
+
+TOLERANCE = 0.02  # of accuracy or R^2 lost since the start; for a loss, relative to that at the start
+METRICS = ("test_accuracy", "test_r2", "test_loss")  # the first that is measured decides
+Rows = list[dict[str, Any]]  # a row of the history for each run
+
+
+class Worsening:
+    """Warns, once, of a model that is worse than it was at the start.
+
+    If the user gave the starting point, at every evaluation. Otherwise at the end, if the accuracy was above `baseline`, that
+    of a model that has learned nothing.
+    """
+
+    def __init__(self, start_given: bool, baseline: float | None, steps: int):
+        self.start_given, self.baseline, self.steps = start_given, baseline, steps
+        self.warned = False
+
+    def check(self, starts: Rows, rows: Rows) -> None:
+        """Compare the rows of an evaluation with those of the first one."""
+        metric = next((name for name in METRICS if name in rows[0]), None)
+        if self.warned or metric is None or starts[0]["step"] > 0:
+            return
+        if not self.start_given and not self._had_learned(metric, starts, rows[0]["step"]):
+            return
+        for start, row in zip(starts, rows, strict=True):
+            old, new, t = start[metric], row[metric], row["step"]
+            if not self.warned and is_worse(metric, old, new):
+                self.warned = True
+                what = f"{row['rule']}: the {metric.replace('_', ' ')} is {new:.4g} at step {t}, {old:.4g} at the start."
+                warnings.warn(f"{what} Try a smaller stepsize or early stopping, which keeps the best model.", stacklevel=8)
+
+    def _had_learned(self, metric: str, starts: Rows, t: int) -> bool:
+        if t < self.steps or metric != "test_accuracy" or self.baseline is None:
+            return False
+        return min(start[metric] for start in starts) > self.baseline + TOLERANCE
+
+
+def is_worse(metric: str, old: float, new: float) -> bool:
+    return old - new > TOLERANCE if larger_is_better(metric) else new - old > TOLERANCE * abs(old)
