@@ -104,6 +104,7 @@ class Processes:
         names: The names of the nodes by their original numbers; empty if they have none.
         allgather_text: Everyone's text.
         gather: Everyone's rows.
+        copy: `copy(a, source, targets=None)`, the array of one process at the targets, by default at all.
         traffic: Counts what was sent.
         duplicate: Makes another network of the same processes whose messages stay separate.
         membership: What changes when processes come and go.
@@ -117,6 +118,7 @@ class Processes:
     names: Sequence[str] = ()
     allgather_text: Callable[[str], list[str]] = lambda text: [text]
     gather: Callable[[Array], Array] = lambda x: x
+    copy: Callable[..., Array] = lambda a, source, targets=None: a
     traffic: Any = None
     duplicate: "Callable[[], Network] | None" = None
     membership: Membership = Membership()

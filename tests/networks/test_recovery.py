@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -130,17 +131,30 @@ def test_the_others_continue_and_another_process_takes_the_place(tmp_path: Path,
         torch.testing.assert_close(u, v, rtol=1e-4, atol=1e-6)  # tracking holds
 
 
-def test_a_process_that_joins_has_the_mean_of_the_others_and_their_frozen_parameters(tmp_path: Path) -> None:
+def test_a_process_that_joins_has_the_model_of_the_first_and_its_frozen_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def frozen() -> list[torch.nn.Parameter]:
         return [torch.nn.Parameter(torch.arange(3.0), requires_grad=False)]
 
+    sent = {}
+    received = Recovery._received
+
+    def noted(self: Recovery, network: Network, positions: Any, state: Any) -> Any:
+        sent[network.rank] = state.x.clone()
+        return received(self, network, positions, state)
+
+    monkeypatch.setattr(Recovery, "_received", noted)
     own = torch.nn.Parameter(torch.zeros(3), requires_grad=False)
     with pytest.warns(UserWarning, match="the run continues with"):
-        processes, opts = train_with_one_lost(tmp_path, "dnasa", lambda late: train(late, "dnasa", extra=[own]), frozen)
+        processes, _ = train_with_one_lost(tmp_path, "dnasa", lambda late: train(late, "dnasa", extra=[own]), frozen)
     late = processes[-1]
     assert torch.equal(own, torch.arange(3.0))
     assert late.joined_with[1] >= 30
-    assert all(torch.equal(late.joined_with[0], opt.recovery.means[0].view(-1)) for opt in opts)
+    assert torch.equal(late.joined_with[0], sent[0].view(-1))
+    copied = {sending.peer: size for sending, (_, size) in processes[0].members.traffic.sent.items() if sending.kind == "copy"}
+    assert copied[1] >= sent[0].nbytes
+    assert not any(sending.kind == "copy" for sending in processes[2].members.traffic.sent)
 
 
 @pytest.mark.filterwarnings("ignore:After step")
@@ -426,6 +440,41 @@ def test_two_sites_that_cannot_hear_each_other_are_not_in_one_view_until_they_ca
     assert views((one, two, three)) == [[0, 1, 2]] * 3
     assert [process.members.returned for process in (one, two, three)] == [False, False, True]
     for process in (one, two, three):
+        process.end()
+
+
+@pytest.mark.filterwarnings("ignore:After step", "ignore:.* has waited")
+def test_a_site_that_comes_back_goes_on_at_the_step_of_the_others_with_its_next_call(tmp_path: Path) -> None:
+    processes = one, two, three = processes_of(tmp_path, 3, timeout=1.0)
+    away, back = threading.Event(), threading.Event()
+
+    def work(process: Process) -> list[int]:
+        network, net = process.connect(), model()
+        process.opt = opt = Decentralized(net.parameters(), network, "dsgd", eta=0.1)
+        steps = [0]
+        while opt.t < 100:
+            if opt.t == 10 and process is three:
+                away.set()
+            if opt.t == 80 and process is not three:
+                back.set()
+                wait_until(lambda: opt.nodes == [0, 1, 2] or not process.members.counts_still())
+            opt.zero_grad()
+            backward(net, network.rank, opt.t)
+            opt.step()
+            steps.append(opt.t)
+        return steps
+
+    def disturb() -> None:
+        wait_until(away.is_set)
+        with cut(three, one), cut(three, two):
+            wait_until(back.is_set)
+
+    *_, steps, _ = in_threads(*(lambda p=p: work(p) for p in processes), disturb)
+    jumps = [after - before for before, after in pairwise(steps)]
+    assert max(jumps) >= 50
+    assert sum(jump > 1 for jump in jumps) <= 2
+    assert three.opt.lost_steps >= 50
+    for process in processes:
         process.end()
 
 

@@ -5,9 +5,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from dnasa.arrays import copied
 from dnasa.communication import Network
-from dnasa.core import Array, ProcessLost, RunError, State, leaves, rebuilt
+from dnasa.core import ProcessLost, Rule, RunError, State
 from dnasa.networks.processes import check_equal
 from dnasa.runs.names import node_names
 
@@ -94,23 +93,11 @@ def warn_of_changes(network: Network, lost: list[int], joined: list[int], step: 
         warnings.warn(f"After step {step} the run continues {' and '.join(what)}: {left}.", stacklevel=2)
 
 
-def mean_of_known(network: Network, positions: Sequence[Position], a: Array) -> Array:
-    """The mean of `(..., k, m)` over the nodes that are not new, `(..., m)`; those that are new send zeros."""
+def received_state(network: Network, positions: Sequence[Position], rule: Rule, state: State) -> State:
+    """The state to continue with: a process that is new begins at x of the first that is not."""
     new = [position.new for position in positions]
-    own = copied(a)  # the sum may overwrite it
-    if new[network.rank]:
-        own[...] = 0
-    return network.mean(own) * (len(new) / (len(new) - sum(new)))
-
-
-def received_state(network: Network, positions: Sequence[Position], state: State) -> State:
-    """The state to continue with: a process that is new has the mean of the others, in each array."""
-    if not any(position.new for position in positions):
+    if not any(new):
         return state
-    means = {name: mean_of_known(network, positions, a) for name, a in leaves(state).items()}
-    if not positions[network.rank].new:
-        return state
-    arrays = {name: copied(a) for name, a in leaves(state).items()}
-    for name, a in arrays.items():
-        a[...] = means[name][..., None, :]
-    return rebuilt(state, arrays)
+    targets = [rank for rank, is_new in enumerate(new) if is_new]
+    x = network.processes.copy(state.x, new.index(False), targets)
+    return rule.init(x) if new[network.rank] else state

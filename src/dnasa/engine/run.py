@@ -211,7 +211,8 @@ class Run:
         def agree(network: Network) -> tuple[list[Position], list[State]]:
             own = Position(0, self.t, new or network.processes.membership.returned, self.settings)
             positions = positions_of(network, own)
-            return positions, [received_state(network, positions, snapshot.state) for snapshot in self.snapshots]
+            groups = zip(self.plan.groups, self.snapshots, strict=True)
+            return positions, [received_state(network, positions, group.rule, each.state) for group, each in groups]
 
         before = self.network
         self.network, (positions, states) = reconnect(connect, agree)

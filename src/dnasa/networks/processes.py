@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.arrays import concatenate, contiguous
+from dnasa.arrays import concatenate, contiguous, copied
 from dnasa.checks import whole
 from dnasa.communication import Channel, MessageSettings, Network, Processes
 from dnasa.core import Array, InputError, Messages
@@ -136,6 +136,7 @@ class ProcessNetwork:
                 [node for block in self.transport.nodes for node in block],
                 allgather_text=self.allgather_text,
                 gather=self.gather,
+                copy=self.copy,
                 traffic=self.traffic,
                 duplicate=lambda: replace(self, transport=self.transport.duplicate()).network(),
             ),
@@ -167,6 +168,17 @@ class ProcessNetwork:
         if getattr(a, "is_cuda", False) and not self.transport.carries_cuda:
             return add(a.cpu()).to(a.device)
         return add(a)
+
+    def copy(self, a: Array, source: int, targets: Sequence[int] | None = None) -> Array:
+        """The array of one process at the targets, by default at all."""
+        targets = range(len(self.shares)) if targets is None else targets
+        if self.transport.rank == source:
+            for target in targets:
+                self.traffic.add("copy", self.transport.nodes[target].start, described([a]), a.nbytes)
+        data = contiguous(copied(a))
+        if getattr(a, "is_cuda", False) and not self.transport.carries_cuda:
+            return self.transport.copy(data.cpu(), source, targets).to(a.device)
+        return self.transport.copy(data, source, targets)
 
     def gather(self, x: Array) -> Array:
         """All nodes' rows in every process: each contributes its own to a sum with zeros."""

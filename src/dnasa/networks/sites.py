@@ -162,6 +162,13 @@ class SiteTransport(Transport):
         for peer in self.others:
             self.inspect(peer, [into[peer]], [own])
 
+    def copy(self, buffer: Array, source: int, targets: Sequence[int]) -> Array:
+        others = [peer for peer in targets if peer != source]
+        sends = [(peer, buffer) for peer in others] if self.rank == source else []
+        receives = [(source, buffer)] if self.rank in others else []
+        self.finish(self._start(self.number + 1, receives, sends))
+        return buffer
+
     def gather(self, own: np.ndarray) -> np.ndarray:
         rows = np.zeros((len(self.sites), *own.shape), own.dtype)
         rows[self.rank] = own
@@ -392,6 +399,7 @@ class SiteNetworks:
             names=self.names,
             allgather_text=allgather_text,
             gather=refuse,
+            copy=refuse,
             traffic=self.members.traffic,
             duplicate=self.duplicate,
             membership=Membership(survivors=self.survivors, join=self.join),

@@ -41,6 +41,12 @@ class Transport(ABC):
     def gather(self, own: np.ndarray) -> np.ndarray:
         """All processes' arrays, of equal size, as rows."""
 
+    def copy(self, buffer: Array, source: int, targets: Sequence[int]) -> Array:
+        """The buffer of one process at the targets; other processes may get it, too. It may overwrite this one."""
+        if self.rank != source:
+            buffer[...] = 0
+        return self.sum(buffer)
+
     def all_reduce(self) -> Callable[[Array], Array] | None:
         """Another `sum` that may run at the same time; None where messages to the neighbors do that."""
         return None

@@ -12,8 +12,6 @@ from dnasa.communication import Network
 from dnasa.networks.processes import agree
 from dnasa.optim.node import Node
 
-CHUNK = 1 << 20  # parameters that are sent at once when one process sends the others its values
-
 
 def settings(node: Node, model: nn.Module | None) -> dict[str, Any]:
     """What every process must have been given."""
@@ -44,11 +42,10 @@ def start_at_the_same_point(node: Node) -> None:
 
 
 @torch.no_grad()
-def copy_from(network: Network, rank: int, arrays: Sequence[Tensor]) -> None:
-    """Copy the values of one process to all, a chunk at a time."""
+def copy_from(network: Network, rank: int, arrays: Sequence[Tensor], targets: Sequence[int] | None = None) -> None:
+    """Copy the values of one process to the targets, by default to all."""
     for a in (a for a in arrays if a.numel()):
-        row = a.detach().reshape(1, -1)
-        sent = row if row.is_floating_point() else row.contiguous().view(torch.uint8)  # not all numbers can be added
-        for piece in sent.split(CHUNK, dim=1):
-            piece.copy_(network.processes.gather(piece)[rank : rank + 1])
-        a.copy_(sent.view(row.dtype).view_as(a))
+        data = a.detach().reshape(-1).contiguous().view(torch.uint8)  # not all numbers can be added
+        copied = network.processes.copy(data, rank, targets)
+        if targets is None or network.rank in targets:
+            a.copy_(copied.view(a.dtype).view_as(a))

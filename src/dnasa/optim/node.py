@@ -186,10 +186,13 @@ class Node:
     def _own_row(self) -> Tensor:
         return self.parameters.row() if self.own_values is None else self.own_values
 
+    def values(self) -> list[Tensor]:
+        """The answer of this node, and its buffers."""
+        return [self.rule.result(self.snapshot().state), *self.buffers.tensors]
+
     def means(self) -> list[Tensor]:
         """The means over all nodes: of the answers, then of the buffers."""
-        sources = [self.rule.result(self.snapshot().state), *self.buffers.tensors]
-        return [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
+        return [self.network.mean(value.reshape(1, -1).clone()).view_as(value) for value in self.values()]
 
     def distance(self) -> float:
         """(1/n) sum |x_i - xbar|^2 of the answers."""

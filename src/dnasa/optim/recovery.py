@@ -11,7 +11,6 @@ from dnasa.core import InputError, ProcessLost, RunError, State
 from dnasa.engine.recovery import (
     Position,
     changes,
-    mean_of_known,
     positions_of,
     received_state,
     reconnect,
@@ -20,7 +19,6 @@ from dnasa.engine.recovery import (
 )
 from dnasa.optim.agreement import copy_from
 from dnasa.optim.node import Node
-from dnasa.runs.metrics import squared_distances
 
 T = TypeVar("T")
 
@@ -29,14 +27,13 @@ class Recovery:
     """Makes the calls that all nodes make together, and repeats them if the network changes in between.
 
     The processes that are left, and those that join, continue at the latest call that any of them has reached.
-    Processes that were behind skip the calls that the others have made: those steps are lost. All restart the rule.
+    Processes that are a few calls behind skip those that the others have made: their steps are lost. A process that comes back
+    takes part from the next step of the others on, whatever their number. All restart the rule.
     """
 
     def __init__(self, node: Node, settings: Any):
         self.node, self.settings = node, settings
         self.calls = self.resume_at = self.lost_steps = 0
-        self.means: list[Tensor] = []  # of the answers and the buffers, at the last change of the network
-        self.consensus = float("nan")
         self.name: Callable[[], str] = str  # describes the current call
         self.broken = ""  # why no further call can be made
 
@@ -54,6 +51,10 @@ class Recovery:
     def join(self) -> None:
         """Take part from the next step on; before that the others may be in `averaged` or `consensus`."""
         self._meet(self.node.network.processes.membership.join, new=True)  # type: ignore[arg-type]
+        self._follow()
+
+    def _follow(self) -> None:
+        """Make the calls of the others until their next one is a step."""
         self.calls = self.resume_at - 1
         while True:
             call = surviving(self.node, lambda: self.node.network.processes.membership.next_call(), self._continue)
@@ -72,12 +73,12 @@ class Recovery:
         self.lost_steps += 1
 
     def averaged(self) -> list[Tensor]:
-        """The means over all nodes of the answers and the buffers."""
-        return self._measured("averaged", self.node.means, lambda: self.means)
+        """The means over all nodes of the answers and the buffers; this node's own if the others had made that call already."""
+        return self._measured("averaged", self.node.means, self.node.values)
 
     def distance(self) -> float:
-        """How far the answers are apart."""
-        return self._measured("consensus", self.node.distance, lambda: self.consensus)
+        """How far the answers are apart; NaN if the others had made that call already."""
+        return self._measured("consensus", self.node.distance, lambda: float("nan"))
 
     def _measured(self, name: str, work: Callable[[], T], missed: Callable[[], T]) -> T:
         def exchanged() -> T:
@@ -116,12 +117,18 @@ class Recovery:
     # ------------------------------------------------------------ a network that has changed
 
     def _continue(self) -> None:
-        self._meet(self.node.network.processes.membership.survivors)  # type: ignore[arg-type]
+        name, t = self.name, self.node.t
+        if self._meet(self.node.network.processes.membership.survivors):  # type: ignore[arg-type]
+            self.lost_steps += self.node.t - t
+            self._follow()
+            self.name, self.resume_at = name, self.calls + 1
+            self.calls += name().startswith("step")  # another call is left out
 
-    def _meet(self, connect: Callable[[], Network], new: bool = False) -> None:
+    def _meet(self, connect: Callable[[], Network], new: bool = False) -> bool:
         """Connect with the processes that are there, and continue with them at the latest call.
 
-        All exchange their positions as texts, then what `_received` lists; then each restarts its rule.
+        All exchange their positions as texts; one that is new gets the model; then each restarts its rule. Returns whether
+        this process was new to them.
         """
         before = self.node.network
         snapshot = self.node.stopped()
@@ -138,31 +145,15 @@ class Recovery:
         network.processes.membership.admit()
         lost, joined = changes(before, network, positions)
         warn_of_changes(network, lost, joined, step)
+        return positions[network.rank].new
 
     def _positions(self, network: Network, new: bool) -> list[Position]:
         return positions_of(network, Position(self.calls, self.node.t, new, self.settings))
 
     def _received(self, network: Network, positions: Sequence[Position], state: State) -> State:
-        """The state to continue with, from exchanges that all processes make in this order:
-
-        1. If any process joins, the mean of each array of the others' states, which the one that joins takes as its own.
-        2. If any process joins, the frozen parameters and buffers of the first of the others.
-        3. The means of the answer and of each mixed buffer, for an `averaged` that this process missed; one that joins takes
-           the buffers' means.
-        4. The mean squared distance to the mean answer, for a `consensus` that this process missed.
-        """
+        """The state to continue with; a process that is new also gets the frozen parameters and buffers of another."""
         new = [position.new for position in positions]
-
-        def mean(a: Tensor) -> Tensor:
-            return mean_of_known(network, positions, a.reshape(1, -1)).view_as(a)
-
-        state = received_state(network, positions, state)
         if any(new):
-            copy_from(network, new.index(False), self.node.untrained)
-        answer, buffers = self.node.rule.result(state), self.node.buffers.tensors
-        self.means = [mean(a) for a in (answer, *buffers)]
-        self.consensus = float(mean(squared_distances(answer, self.means[0].view(-1))))
-        if new[network.rank]:
-            for a, value in zip(buffers, self.means[1:], strict=True):
-                a.copy_(value)
-        return state
+            targets = [rank for rank, is_new in enumerate(new) if is_new]
+            copy_from(network, new.index(False), self.node.untrained, targets)
+        return received_state(network, positions, self.node.rule, state)
