@@ -78,6 +78,7 @@ class Members:
         self.counts: Counter[str] = Counter()  # calls of each network in this view
         self.calls: dict[str, str] = {}
         self.exchanges = 0
+        self.scale = 1.0  # of this site's first numbers, at least 1
         self.waits_since: float | None = None
         self.warned = False
         self.last_seen: dict[int, tuple[int | None, float]] = {}  # the exchanges of each site, and since when

@@ -37,7 +37,8 @@ from dnasa.topology.rounds import count_rounds
 
 LONGEST_TEXT = 1 << 24  # bytes
 OFFER = struct.Struct("!?Qd")  # whether the sender has ended; the number and the steps of the offer
-FACTOR, DIVERGED = 1e9, 1e15  # some rules send squares of gradients, which differ by a factor of 1e5 between sites
+FIRST = 10  # exchanges that show how large numbers are
+FACTOR = 1e9  # some rules send squares of gradients, which differ by a factor of 1e5 between sites
 CHANGED = "The members of this network have changed: the current one is optimizer.network."
 
 
@@ -136,8 +137,11 @@ class SiteTransport(Transport):
                 self.wait_until(partial(receive.done.wait, INTERVAL / 10))
 
     def inspect(self, peer: int, arrived: Sequence[Array], own: Sequence[Array]) -> None:
-        """Stop if the numbers of a site are not finite, or much larger than this site's own."""
-        if reason := wrong(arrived, own):
+        """Stop if the numbers of a site are not finite, or much larger than this site's first ones."""
+        if self.members.exchanges <= FIRST:
+            self.members.scale = max(self.members.scale, *map(root_mean_square, filter(is_floating, own)), 1.0)
+        reason = wrong(arrived, own, FACTOR * self.members.scale)
+        if reason:
             raise self.blamed(peer, reason)
 
     def blamed(self, peer: int, reason: str) -> RunError:
@@ -209,21 +213,21 @@ class SiteTransport(Transport):
         return self.members.next_call(self.tag)
 
 
-def wrong(arrived: Sequence[Array], own: Sequence[Array]) -> str:
+def wrong(arrived: Sequence[Array], own: Sequence[Array], limit: float) -> str:
     """What is wrong with these messages, where this site sent `own`; empty if nothing is.
 
-    The root mean square of a message may be `FACTOR` times this site's own, or times 1 if that is less. While this site's own
-    numbers diverge, nothing is said of the others'.
+    The limit does not grow during a run: otherwise a site could raise it bit by bit. While this site's own numbers are beyond
+    it, nothing is said of the others'.
     """
     for stack, sent in zip(arrived, own, strict=True):
         if not is_floating(stack):
             continue
-        size, mine = root_mean_square(stack), root_mean_square(sent)
-        if size <= FACTOR * max(1.0, mine) or not mine <= DIVERGED:
+        size = root_mean_square(stack)
+        if size <= limit or not root_mean_square(sent) <= limit:
             continue
         if not math.isfinite(size):
             return "it sent numbers that are not finite"
-        return f"it sent numbers of size {size:.1e}, those of this site have {mine:.1e}"
+        return f"it sent numbers of size {size:.1e}, where {limit:.0e} is the limit: they are wrong, or the run diverges"
     return ""
 
 
