@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import pytest
@@ -98,16 +99,20 @@ def running(sites: int) -> tuple[Vote, ...]:
 class Simulation:
     """Sites with votes that travel in simulated time; links are cut and mended, processes killed, started again and ended."""
 
-    def __init__(self, sites: int, seed: int, timeout: float = 5.0):
-        self.random, self.timeout, self.now = random.Random(seed), timeout, 0.0
+    def __init__(self, sites: int, seed: int, timeout: float = 5.0, delays: tuple[float, ...] = (0.01, 0.01, 0.3, 0.7)):
+        self.random, self.timeout, self.delays, self.now = random.Random(seed), timeout, delays, 0.0
         self.sites: list[Agreement | None] = [Agreement(site, "0", sites, seed) for site in range(sites)]
         self.votes: list[dict[int, Vote]] = [{} for _ in range(sites)]
         self.heard: list[dict[int, float]] = [{} for _ in range(sites)]
         self.hears: list[dict[int, frozenset[int]]] = [{} for _ in range(sites)]
         self.cut: set[tuple[int, int]] = set()
-        self.flight: list[tuple[float, int, int, Vote, frozenset[int]]] = []
-        self.instances = 0
+        self.said: list[tuple[Vote, frozenset[int]] | None] = [None] * sites
+        self.last: dict[tuple[int, int], float] = {}  # when the last message of each link arrives
+        self.events: list[tuple[float, int, int, tuple[int, Vote, frozenset[int]] | None]] = []
+        self.count = self.instances = 0
         self.decided: dict[int, View] = {}
+        for site in range(sites):
+            self.plan(self.random.random() * INTERVAL, site, None)
 
     def alive(self) -> list[int]:
         return [site for site, agreement in enumerate(self.sites) if agreement is not None]
@@ -117,14 +122,23 @@ class Simulation:
         assert agreement is not None
         return agreement.vote.view
 
-    def members(self, site: int) -> set[int]:
-        return {member.site for member in self.view(site).members}
-
     def survives(self, victim: int) -> bool:
         """Whether anybody would be left with the model."""
         latest = self.decided[max(self.decided)]
         left = {agreement.vote.member for agreement in self.sites if agreement and agreement.vote.member.site != victim}
         return latest.number == 0 or bool(left.intersection(latest.members))
+
+    def separate(self, side: list[int]) -> None:
+        """Cut these off from the others."""
+        sites = range(len(self.sites))
+        self.cut |= {(a, b) for a in sites for b in sites if (a in side) != (b in side)}
+
+    def groups(self) -> list[list[int]]:
+        """The groups that train now."""
+        votes = [agreement.vote for agreement in self.sites if agreement is not None]
+        training = {(vote.member, vote.view) for vote in votes if vote.trains}
+        complete = {view for _, view in training if all((member, view) in training for member in view.members)}
+        return sorted([member.site for member in view.members] for view in complete)
 
     def kill(self, site: int) -> None:
         self.sites[site] = None
@@ -135,43 +149,51 @@ class Simulation:
         self.votes[site], self.heard[site], self.hears[site] = {}, {}, {}
 
     def run(self, seconds: float) -> None:
-        for _ in range(int(seconds / INTERVAL)):
-            self.tick()
+        end = self.now + seconds
+        while self.events[0][0] <= end:
+            self.now, _, site, message = heappop(self.events)
+            if message is None:
+                self.update(site, again=True)
+                self.plan(self.now + INTERVAL, site, None)
+            else:
+                self.receive(site, *message)
+        self.now = end
 
-    def tick(self) -> None:
-        self.now += INTERVAL
-        arrived = sorted((m for m in self.flight if m[0] <= self.now), key=lambda m: m[0])
-        self.flight = [m for m in self.flight if m[0] > self.now]
-        for _, source, target, vote, hears in arrived:
-            if self.sites[target] is not None and (source, target) not in self.cut:
-                self.votes[target][source], self.hears[target][source] = vote, hears
-                self.heard[target][source] = self.now
-        for site in self.random.sample(self.alive(), len(self.alive())):
-            self.step(site)
-        self.check()
+    def plan(self, time: float, site: int, message: tuple[int, Vote, frozenset[int]] | None) -> None:
+        self.count += 1
+        heappush(self.events, (time, self.count, site, message))
 
-    def step(self, site: int) -> None:
+    def receive(self, site: int, source: int, vote: Vote, hears: frozenset[int]) -> None:
+        if self.sites[site] is None or (source, site) in self.cut:
+            return
+        self.heard[site][source] = self.now
+        if (vote, hears) != (self.votes[site].get(source), self.hears[site].get(source)):
+            self.votes[site][source], self.hears[site][source] = vote, hears
+            self.update(site)
+
+    def update(self, site: int, again: bool = False) -> None:
+        """Vote, and tell the others if anything has changed, or again."""
         agreement = self.sites[site]
-        assert agreement is not None
+        if agreement is None:
+            return
         heard = frozenset(other for other, last in self.heard[site].items() if self.now - last < self.timeout)
         hears = {other: self.hears[site][other] for other in heard} | {site: heard}
         silence = {other: self.now - last for other, last in self.heard[site].items()}
         agreement.update(self.now, self.votes[site], hears, silence)
-        for other in range(len(self.sites)):
-            if other != site and (site, other) not in self.cut:
-                last = max((m[0] for m in self.flight if m[1:3] == (site, other)), default=0.0)
-                when = max(last, self.now + self.random.choice([0.01, 0.01, 0.3, 0.7]))
-                self.flight.append((when, site, other, agreement.vote, heard))
+        self.check()
+        if again or (agreement.vote, heard) != self.said[site]:
+            self.said[site] = agreement.vote, heard
+            for other in range(len(self.sites)):
+                if other != site and (site, other) not in self.cut:
+                    when = max(self.last.get((site, other), 0.0), self.now + self.random.choice(self.delays))
+                    self.last[site, other] = when  # messages stay in order
+                    self.plan(when, other, (site, agreement.vote, heard))
 
     def check(self) -> None:
-        now = {site: agreement.vote for site, agreement in enumerate(self.sites) if agreement is not None}
-        for vote in now.values():
-            assert self.decided.setdefault(vote.view.number, vote.view) == vote.view, "one number has two views"
-        views = {vote.view for vote in now.values() if vote.trains}
-        active = [
-            v for v in views if all(m.site in now and now[m.site][:2] == (m, v) and now[m.site].trains for m in v.members)
-        ]
-        assert len(active) <= 1, "two groups train"
+        for agreement in filter(None, self.sites):
+            view = agreement.vote.view
+            assert self.decided.setdefault(view.number, view) == view, "one number has two views"
+        assert len(self.groups()) <= 1, "two groups train"
 
 
 def disturb(world: Simulation) -> None:
@@ -179,8 +201,7 @@ def disturb(world: Simulation) -> None:
     sites, pick = range(len(world.sites)), world.random
     fault = pick.choice(["part", "link", "one way", "mend", "mend", "kill", "start", "start"])
     if fault == "part":
-        side = set(pick.sample(sites, pick.randrange(1, len(sites))))
-        world.cut |= {(a, b) for a in sites for b in sites if (a in side) != (b in side)}
+        world.separate(pick.sample(sites, pick.randrange(1, len(sites))))
     elif fault in ("link", "one way"):
         a, b = pick.sample(sites, 2)
         world.cut |= {(a, b)} if fault == "one way" else {(a, b), (b, a)}
@@ -239,3 +260,91 @@ def test_one_group_trains_in_random_schedules_and_all_are_together_once_they_are
         world.run(150)
         together = {world.view(site) for site in world.alive()}
         assert not can_go_on or (len(together) == 1 and len(together.pop().members) == len(world.sites)), number
+
+
+# ---------------------------------------------------------------- schedules that once split or stopped a run
+
+
+def began(sites: int, timeout: float = 5.0) -> Simulation:
+    world = Simulation(sites, 1, timeout, delays=(0.01, 0.05))
+    world.run(5)
+    assert world.groups() == [list(range(sites))]
+    return world
+
+
+@pytest.mark.parametrize(("seconds", "groups"), [(9, [[0, 2]]), (12, [[0, 1]])])
+def test_a_link_that_breaks_while_another_recovers_does_not_split_the_run(seconds: float, groups: list[list[int]]) -> None:
+    """If the first two have decided to go on alone, they are two members that need each other, and wait."""
+    world = began(3, timeout=10.0)
+    world.separate([2])
+    world.run(seconds)
+    world.cut = {(0, 1), (1, 0)}
+    world.run(60)
+    assert world.groups() == groups
+    world.cut.clear()
+    world.run(10)
+    assert world.groups() == [[0, 1, 2]]
+
+
+def test_a_firewall_between_two_pairs_stops_both_until_it_is_gone() -> None:
+    world = began(4)
+    world.separate([0, 1])
+    world.run(30)
+    assert all(world.view(site).number == 1 for site in range(4))
+    world.cut.clear()
+    world.run(10)
+    assert world.groups() == [[0, 1, 2, 3]]
+
+
+def test_of_two_sites_the_second_waits_until_the_operator_drops_the_first() -> None:
+    world = began(2)
+    world.kill(0)
+    world.run(60)
+    assert world.view(1).number == 1
+    last = world.sites[1]
+    assert last is not None
+    last.drop(0)
+    world.run(5)
+    assert world.groups() == [[1]]
+
+
+def test_of_two_sites_one_that_was_started_again_joins_the_other() -> None:
+    world = began(2)
+    world.kill(0)
+    world.run(7)
+    world.start(0)
+    world.run(10)
+    assert world.groups() == [[0, 1]]
+
+
+def test_a_link_that_comes_and_goes_changes_the_view_ever_more_rarely() -> None:
+    world = began(6, timeout=1.0)
+    for _ in range(40):
+        world.cut = {(2, 5), (5, 2)}
+        world.run(2)
+        world.cut.clear()
+        world.run(2)
+    assert max(world.decided) <= 10
+    world.run(70)
+    assert world.groups() == [list(range(6))]
+
+
+def test_the_majority_goes_on_within_two_seconds_after_the_timeout() -> None:
+    for victims in ([0], [4], [0, 1]):
+        world = began(5)
+        world.separate(victims)
+        world.run(5 + 2)
+        assert world.groups() == [[site for site in range(5) if site not in victims]]
+
+
+def test_a_member_that_says_goodbye_no_longer_counts() -> None:
+    world = began(4)
+    for site in (3, 2):
+        leaving = world.sites[site]
+        assert leaving is not None
+        leaving.leave()
+    world.run(0.6)  # their last votes arrive
+    world.kill(3)
+    world.kill(2)
+    world.run(3)
+    assert world.groups() == [[0, 1]]  # without goodbyes, two of four would wait

@@ -169,7 +169,7 @@ Hears = Mapping[int, Collection[int]]
 
 INTERVAL = 0.5  # seconds between two looks at the votes
 ATTEMPT = 4 * INTERVAL  # seconds for an attempt to decide a view, before the next
-SETTLE = 2 * INTERVAL  # seconds for which a site must want the same members: not all notice a loss at the same time
+SETTLE = INTERVAL  # seconds for which a site must want the same members: not all notice a loss at the same time
 LONGEST = 64.0  # seconds between two views that let somebody in
 
 
