@@ -92,10 +92,6 @@ class Recorder:
         self.started = time.perf_counter()
         self.eval_seconds = 0.0
 
-    @property
-    def all_diverged(self) -> bool:
-        return self.divergence.all_runs
-
     def answers(self, snapshots: Sequence[Any]) -> Array:
         """What the user gets of every run and local node, (variants, seeds, k, d)."""
         return concatenate([_answer(group.rule, s.state) for group, s in zip(self.groups, snapshots, strict=True)])
@@ -109,7 +105,6 @@ class Recorder:
         return concatenate(list(filled))
 
     def evaluate(self, snapshots: Sequence[Any], t: int) -> Evaluation:
-        """Measure all runs and append a row for each."""
         self.divergence.read_pending()
         began = time.perf_counter()
         training = began - self.started - self.eval_seconds if t else 0.0

@@ -71,7 +71,6 @@ class Session:
     def restore(
         self, groups: Sequence[VariantGroup], snapshots: list[Snapshot], recorder: Recorder
     ) -> tuple[int, list[Snapshot]]:
-        """The step and the states to begin with."""
         if self.folder is None or not self.folder.resume:
             return 0, snapshots
         name = self._newest()
@@ -136,11 +135,9 @@ class Session:
         return None if self.folder is None else self.folder.journal
 
     def step(self, t: int) -> None:
-        """Say that t steps are done."""
         self.events.step(t, self.network.processes.traffic)
 
     def maybe_checkpoint(self, t: int, snapshots: Callable[[], list[Snapshot]], recorder: Recorder, evaluated: bool) -> None:
-        """Write a checkpoint if one is due; stop if that was requested."""
         self.t = t
         if self.folder is None or t == self.resumed_at:
             return
@@ -189,7 +186,6 @@ class Session:
             self.writer.close()
 
     def continue_with(self, network: Network, recorder: Recorder, lost: list[int], joined: list[int], t: int) -> None:
-        """Continue with the processes that are there now."""
         self.network = network
         for event, nodes in (("lost", lost), ("joined", joined)):
             for node in nodes:
