@@ -43,6 +43,7 @@ class Begun(NamedTuple):
 
 
 def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Begun:
+    """Complete and check the options, and make the graph."""
     from dnasa import topology
     from dnasa.data.partitions import full_name
     from dnasa.sites.file import read_sites

@@ -105,6 +105,7 @@ class Recorder:
         return concatenate(list(filled))
 
     def evaluate(self, snapshots: Sequence[Any], t: int) -> Evaluation:
+        """Measure all runs and append a row for each."""
         self.divergence.read_pending()
         began = time.perf_counter()
         training = began - self.started - self.eval_seconds if t else 0.0

@@ -71,6 +71,7 @@ class Session:
     def restore(
         self, groups: Sequence[VariantGroup], snapshots: list[Snapshot], recorder: Recorder
     ) -> tuple[int, list[Snapshot]]:
+        """The step and the states to begin with."""
         if self.folder is None or not self.folder.resume:
             return 0, snapshots
         name = self._newest()
@@ -138,6 +139,7 @@ class Session:
         self.events.step(t, self.network.processes.traffic)
 
     def maybe_checkpoint(self, t: int, snapshots: Callable[[], list[Snapshot]], recorder: Recorder, evaluated: bool) -> None:
+        """Write a checkpoint if one is due; stop if that was requested."""
         self.t = t
         if self.folder is None or t == self.resumed_at:
             return
