@@ -76,7 +76,6 @@ class Recovery:
         return self._measured("averaged", self.node.means, lambda: self.means)
 
     def distance(self) -> float:
-        """How far the answers are apart."""
         return self._measured("consensus", self.node.distance, lambda: self.consensus)
 
     def _measured(self, name: str, work: Callable[[], T], missed: Callable[[], T]) -> T:
