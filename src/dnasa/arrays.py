@@ -42,23 +42,13 @@ def unit(z: Array, layout: Layout | None = None) -> Array:
         wide = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64)
         return (z / nonzero(wide)).to(z.dtype)
     length = norm(z)
-    low, high = _trusted(length)
+    low, high = (1e-30, 1e30) if length.dtype.itemsize == 4 else (1e-140, 1e140)
     extreme = (length < low) | (length > high)  # the squares may have overflowed or underflowed
     if on_gpu(z) or extreme.any():  # on a GPU, waiting for `any` would cost more
         largest = _library(z).amax(abs(z), -1, keepdims=True)
         z = z / _library(z).where(extreme, nonzero(largest), length**0)
         length = norm(z)
     return z / nonzero(length)
-
-
-def _trusted(length: Array) -> tuple[float, float]:
-    return (1e-30, 1e30) if length.dtype.itemsize == 4 else (1e-140, 1e140)
-
-
-def norms_safe(length: Array) -> bool:
-    """Whether all norms are far enough from 0 and infinity to divide by."""
-    low, high = _trusted(length)
-    return bool(length.min() >= low and length.max() <= high)
 
 
 def nonzero(length: Array) -> Array:
@@ -87,12 +77,10 @@ def like(a: Array, other: Array) -> Array:
 
 
 def stack(arrays: Sequence[Array]) -> Array:
-    """Stack arrays of the same shape along a new first axis."""
     return _library(arrays[0]).stack(list(arrays))
 
 
 def concatenate(arrays: Sequence[Array], axis: int = 0) -> Array:
-    """Concatenate arrays along this axis."""
     return _library(arrays[0]).concatenate(list(arrays), axis)
 
 

@@ -5,7 +5,7 @@ Steps are drawn in blocks: each (seed, node, block) has its own SFC64 stream, wh
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,6 +74,7 @@ class Generators:
     def __init__(self, purpose: str, seeds: Sequence[int], nodes: Sequence[int]):
         self.streams, self.seeds, self.nodes = Streams(purpose), seeds, nodes
         self.node_array = np.asarray(nodes)
+        self._generators = [[np.random.Generator(np.random.SFC64(0)) for _ in nodes] for _ in seeds]
         self.block, self.block_states = -1, np.empty(0)
         self.states: np.ndarray = np.empty(0)  # of this step
         self.pending = False  # whether NumPy's generators are still to be set to these states
@@ -90,10 +91,6 @@ class Generators:
 
     def __getitem__(self, seed: int) -> list["Generator"]:
         return self.generators[seed]
-
-    @cached_property
-    def _generators(self) -> list[list["Generator"]]:
-        return [[np.random.Generator(np.random.SFC64(0)) for _ in self.nodes] for _ in self.seeds]
 
     @property
     def generators(self) -> list[list["Generator"]]:
@@ -124,7 +121,6 @@ class Generators:
 
 
 def restart(bits: Any, words: np.ndarray) -> None:
-    """Set a bit generator to these words of a stream."""
     bits.state = {"bit_generator": "SFC64", "state": {"state": words}, "has_uint32": 0, "uinteger": 0}
 
 

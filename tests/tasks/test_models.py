@@ -11,12 +11,12 @@ from numpy.typing import DTypeLike
 from test_cli import refused
 from test_resume import run
 
-from dnasa import data
 from dnasa.cli import app
 from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.problems.executors import OneByOne, Stacked
 from dnasa.tasks import models, tasks
+from dnasa.tasks.sources import SourceOptions, load_rows
 
 TEXT = "Now is the winter of our discontent made glorious summer by this sun of York. " * 12
 
@@ -130,8 +130,8 @@ def test_data_has_a_default_network(given: Dataset, expected: str) -> None:
 
 
 def test_gpt_sees_the_context_of_its_text(text: Path) -> None:
-    assert (models.context("gpt:2,96,64"), models.context("gpt"), models.context(None)) == (64, 256, 256)
-    windows = data.load(str(text), context=16)
+    windows, _ = load_rows(SourceOptions(data=str(text), model="gpt:1,12,16"), range(8))
+    assert windows.inputs.shape[1] == 16
     net, given = models.make("gpt:1,12,16", windows)().eval(), torch.from_numpy(windows.inputs[:4].copy())
     assert net(given).shape == (4, 16, windows.classes)
     changed = given.clone()

@@ -177,7 +177,6 @@ def test_a_graph_without_self_weights_is_accepted_if_it_has_an_odd_cycle() -> No
         (lambda: topology.complete(10**5), "10,000,000,000 are too many links"),
         (lambda: topology.ring(4).neighbours(4), "no node 4: nodes are numbered from 0 to 3"),
         (lambda: topology.ring(4).neighbours(-1), "A node must be a whole number from 0 on"),
-        (lambda: topology.graphs.without(topology.ring(4), [7]), "no node 7"),
         (lambda: topology.graphs.without(topology.ring(2), [0, 1]), "at least one node"),
         (lambda: topology.random(200, p=0.001), "Raise p"),
         (lambda: topology.paper_random(9), "8 nodes"),

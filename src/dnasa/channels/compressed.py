@@ -82,10 +82,9 @@ def choco(codec: Codec, gamma: float | None = None) -> Channel:
         _check(codec, message)
         return 0 * message, 0 * message
 
-    def size(message: Array, number: int, t: int) -> float:
-        return codec.row_bytes(message)
-
-    return Channel(init, exchange, [codec.name, factor], size, fixed_graph=True)  # W xhat is a sum over all steps
+    settings = [codec.name, factor]
+    # The graph is fixed, since W xhat is a sum over all steps.
+    return Channel(init, exchange, settings, size=lambda message, number, t: codec.row_bytes(message), fixed_graph=True)
 
 
 def _transmit(codec: Codec, arrays: Sequence[Array], multiply: Multiply, t: int) -> tuple[Messages, Messages]:

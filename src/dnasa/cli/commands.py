@@ -75,7 +75,8 @@ def train(context: typer.Context, options: Options) -> None:
     rendering.print_history(result.history, f"{find(options.rule).title} on {setting}{seeds}")
     rendering.print_kept(result)
     if options.compress or options.every > 1:
-        rendering.print_sent(result.history)
+        last = result.history[result.history.step == result.history.step.max()]
+        print_line(f"Sent by all nodes: {last.messages.mean():,.0f} messages, {last.bytes.mean():,.0f} bytes.")
     print_line(rendering.timing_line(result))
     if folder is not None:
         if result.writes:

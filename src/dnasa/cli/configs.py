@@ -86,7 +86,6 @@ def without_unused(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
-    """The command and the options in a config, checked."""
     command, options = config.get("command"), config.get("options")
     if command == "study":
         raise InputError(f"{path.parent} belongs to a study: continue it with the command that began it, `dnasa study`.")
@@ -163,7 +162,6 @@ def _run(
 
 
 def explicit(context: typer.Context) -> dict[str, Any]:
-    """The options that were given on the command line."""
     return {
         name: value
         for name, value in context.params.items()

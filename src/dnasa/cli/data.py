@@ -23,6 +23,7 @@ def show_data(
 ) -> None:
     """List the datasets, or show how one of them or your own file is read and divided among nodes."""
     from dnasa.data import partition
+    from dnasa.data.partitions import full_name
     from dnasa.tasks import datasets, sources
 
     if name is None and options.shard_dir is None:
@@ -34,7 +35,7 @@ def show_data(
     rows, shards = sources.load_rows(chosen, range(nodes))
     how = "as their files are"
     if options.shard_dir is None:
-        how = options.partition
+        how = full_name(options.partition)
         shards = partition(how, rows.labels, nodes)
     print_table(datasets.reading(rows), f"{rows.name}, from {rows.source}")
     table = datasets.division(rows, shards)

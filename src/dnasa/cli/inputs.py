@@ -11,10 +11,10 @@ from dnasa import networks
 from dnasa.checks import choose, positive, whole
 from dnasa.cli import configs, plugins
 from dnasa.cli.exits import running
-from dnasa.cli.options import NO_ETA, Options, flag, split
+from dnasa.cli.options import Options, flag, split
 from dnasa.cli.rendering import console, print_error, print_line, showing_warnings
 from dnasa.core import InputError
-from dnasa.rules.registry import example, find, variants
+from dnasa.rules.registry import example
 
 if TYPE_CHECKING:
     from dnasa.communication import Channel, Network
@@ -45,6 +45,7 @@ class Begun(NamedTuple):
 def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Begun:
     """Complete and check the options, and make the graph."""
     from dnasa import topology
+    from dnasa.data.partitions import full_name
     from dnasa.sites.file import read_sites
 
     whole("--steps", options.steps)
@@ -59,6 +60,7 @@ def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Beg
         name, weights = topology.graphs.default_name(nodes, map(example, rules), channel, weights)
     graph = topology.make(name, nodes, weights)
     completed: dict[str, Any] = {"nodes": nodes, "topology": name, "weights": weights}
+    completed["partition"] = full_name(options.partition)
     if options.late is not None and sites is not None:
         completed["early_stopping"] = bool(options.early_stopping)  # such sites cannot, so they do not by default
     context.params |= completed  # for the config
@@ -68,15 +70,10 @@ def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Beg
 
 def method(options: Options) -> dict[str, Any]:
     """The rule with its schedule and the stepsize, checked before data is read."""
-    needs_eta = find(options.rule).needs_eta
-    if needs_eta and options.eta is None:
-        raise InputError(f"Rule '{options.rule}' needs a stepsize: give --eta, or use {' or '.join(NO_ETA)}, which need none.")
-    if options.eta is not None:
-        if not needs_eta:
-            raise InputError(f"Rule '{options.rule}' takes no stepsize: leave out --eta.")
-        positive("--eta", options.eta)
+    from dnasa.engine.plan import check_method
+
     rule = f"{options.rule}:{options.schedule}" if options.schedule else options.rule
-    variants(rule, [options.eta or 1.0])  # it checks the schedule
+    check_method(rule, options.eta, options.steps)
     return {"rule": rule, "eta": options.eta}
 
 
@@ -246,7 +243,6 @@ def silent_network(begun: Begun) -> "Network":
 
 
 def rounds(begun: Begun) -> int | str:
-    """Mixing rounds per exchange."""
     written = begun.options.rounds or ("1" if begun.options.drop else str(begun.graph.rounds))
     return int(written) if written.isdecimal() else written
 

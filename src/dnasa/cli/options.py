@@ -37,13 +37,6 @@ basic, of_data, method, messages, processes, output, figures = (
 )
 
 
-def full_name(partition: str) -> str:
-    """A partition with the number that is used, for titles and configs."""
-    from dnasa.data.partitions import full_name
-
-    return full_name(partition)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What the user chose. Options that a command does not take have their defaults."""
@@ -68,9 +61,7 @@ class Options:
 
     model: str | None = of_data(None, f"{MODELS} or your own, my_file.py:make. Default: what suits the data.")
     problem: str | None = of_data(None, "Instead of data, a synthetic problem: least_squares or spike.")
-    partition: str = of_data(
-        "iid", "How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1).", callback=full_name
-    )
+    partition: str = of_data("iid", "How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1).")
     shard_dir: Path | None = of_data(
         None,
         "Folder with node-0.csv (or another format, or a folder), node-1.csv, ... and perhaps test.csv: a process reads "
@@ -165,12 +156,7 @@ OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "format", "style", "late
 
 
 def takes(*names: str, every_but: Iterable[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn a command's parameter `options`, which is an `Options`, into an option for each of these fields.
-
-    Args:
-        *names: The fields, in the order of the command's help.
-        every_but: Instead of names, the fields to leave out.
-    """
+    """Turn a command's parameter `options` into an option for each of these fields of `Options`, or for `every_but` some."""
     chosen = names or tuple(name for name in FIELDS if name not in every_but)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -191,7 +177,6 @@ def takes(*names: str, every_but: Iterable[str] = ()) -> Callable[[Callable[...,
 
 
 def parameter(name: str) -> inspect.Parameter:
-    """The parameter that typer makes this option of."""
     chosen = FIELDS[name]
     written = f"{flag(name)}/{negative(name)}" if chosen.type == bool | None else flag(name)
     default = typer.Option(chosen.default, written, **chosen.metadata)
@@ -199,7 +184,6 @@ def parameter(name: str) -> inspect.Parameter:
 
 
 def flag(name: str) -> str:
-    """The option as it is written."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -209,5 +193,4 @@ def negative(name: str) -> str:
 
 
 def split(text: str) -> list[str]:
-    """The parts of a value that has several, separated by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]

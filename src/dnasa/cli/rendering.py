@@ -155,12 +155,6 @@ def print_kept(result: "Result") -> None:
         print_line(f"The model of step {steps} is kept, with the smallest validation loss; the run ended at step {last}.")
 
 
-def print_sent(history: "pd.DataFrame") -> None:
-    """What all nodes of a run sent: the mean over the seeds."""
-    last = history[history.step == history.step.max()]
-    print_line(f"Sent by all nodes: {last.messages.mean():,.0f} messages, {last.bytes.mean():,.0f} bytes.")
-
-
 def timing_line(result: "Result") -> str:
     timing = result.settings["timing"]
     seconds = {name.removesuffix("_seconds"): value for name, value in timing.items() if name.endswith("_seconds")}

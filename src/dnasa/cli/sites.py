@@ -44,6 +44,22 @@ def check(
         raise typer.Exit(1)
 
 
+@sites.command()
+def drop(
+    name: Annotated[str, typer.Argument(help="Name of the site that was stopped for good.")],
+    file: Annotated[Path, typer.Argument(help="The file that lists the sites.")] = Path("sites.toml"),
+) -> None:
+    """Let the run of this site go on without another one that was stopped for good, where too few are left for a majority."""
+    from dnasa.checks import choose
+    from dnasa.sites.file import read_sites
+    from dnasa.sites.tls import DROPPED
+
+    listed = read_sites(file)
+    choose("site", name, {site.name: site for site in listed.sites if site is not listed.sites[listed.own]})
+    (listed.keys / DROPPED).write_text(name)
+    print_line(f"The run of this site, and through it the others, no longer count {name}. Make sure that it has stopped.")
+
+
 keys = typer.Typer(no_args_is_help=True, help="Make and revoke the keys with which sites know each other.")
 
 Folder = Annotated[Path, typer.Option("--keys", help="Folder of the authority.")]

@@ -18,7 +18,6 @@ from dnasa.comparing.comparison import AXES, Comparison
 from dnasa.comparing.statistics import final, labeled
 from dnasa.core import InputError, Interrupted
 from dnasa.engine.loop import solve
-from dnasa.files import fits
 from dnasa.rules.registry import COMPARED, Variant, check_used, find, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Record
@@ -98,7 +97,8 @@ def compare(
     choice = tuning.chosen(final(history), selection)
     limit = MOST_EXTENSIONS if extend else 0
     for number in range(1, limit + 1):
-        beyond = runner.agree(tuning.extension(history, choice))
+        found = tuning.extension(history, choice)  # its last bits may differ between processes
+        beyond = [Variant(*entry) for entry in runner.of_first_process(found)]
         if not beyond:
             break
         more = runner.solve(f"extension-{number}", beyond).history
@@ -202,11 +202,7 @@ class GridRunner:
     def processes(self) -> Processes:
         return self.network.processes if isinstance(self.network, Network) else Processes()
 
-    def agree(self, grid: list[Variant]) -> list[Variant]:
-        """Use the variants of the first process everywhere: their last bits may differ between processes."""
-        return [Variant(*entry) for entry in self._of_first_process(grid)]
-
-    def _of_first_process(self, value: Any) -> Any:
+    def of_first_process(self, value: Any) -> Any:
         return self.processes.allgather_json(value, lambda each: each)[0]
 
     def solve(self, name: str, grid: Sequence[Variant]) -> Result:
@@ -226,12 +222,11 @@ class GridRunner:
         if self.folder is None:
             return None
         path = self.folder.own.inside(f"{name}/{LIST}").parent
-        begun = self._of_first_process((path / "config.json").exists())
+        begun = self.of_first_process((path / "config.json").exists())
         if self.processes.rank == 0:
             try:
                 self.folder.own.claim([f"{name}/{LIST}"])
             except OSError as error:
                 raise InputError(f"Cannot use {self.folder.path}: {error}. Choose another folder.") from error
-        facts = dict(self.folder.config["run"]) if fits(self.folder.config, {"run": dict}) else {}
-        facts.pop("rule", None)
+        facts = {name: value for name, value in self.folder.settings.items() if name != "rule"}
         return RunFolder(path, {"part_of": self.folder.path.name, "run": facts}, resume=begun)

@@ -76,7 +76,6 @@ def intervals(metric: str, rows: pd.DataFrame) -> list[str]:
 
 
 def stepsizes(choice: pd.DataFrame) -> list[str]:
-    """Stepsizes, those at the edge of a grid with a dagger."""
     cells = [NOTHING if pd.isna(eta) else f"{eta:.3g}" for eta in choice.eta]
     return [_with_dagger(cell, bool(edge)) for cell, edge in zip(cells, choice.edge, strict=True)]
 

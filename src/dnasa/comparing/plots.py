@@ -88,7 +88,6 @@ def names_of(variants: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def axis_name(metric: str) -> str:
-    """A metric as the label of an axis."""
     return SYMBOLS.get(metric) or LABELS.get(metric) or metric.replace("_", " ")
 
 

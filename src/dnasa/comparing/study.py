@@ -14,7 +14,6 @@ from dnasa.comparing.plots import title
 from dnasa.comparing.statistics import final
 from dnasa.comparing.study_file import Cell, Study
 from dnasa.core import InputError, Interrupted
-from dnasa.files import fits
 from dnasa.rules.registry import example
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Record
@@ -117,9 +116,8 @@ def cell_folder(cell: Cell, out: Path) -> RunFolder:
     if not config.exists():
         return RunFolder(path, {"command": "study", "options": settings})
     folder = RunFolder(path, resume=True)
-    saved = folder.config["options"] if fits(folder.config, {"options": dict}) else {}
     for key, value in settings.items():
-        before = saved.get(key)
+        before = folder.options.get(key)
         if before != value:
             raise InputError(
                 f"{path} was run with {key} = {before!s:.100}, not {value!s:.100}: delete this folder to run it again, or "
@@ -129,7 +127,6 @@ def cell_folder(cell: Cell, out: Path) -> RunFolder:
 
 
 def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, progress: Progress) -> Comparison:
-    """All its rules, stepsizes and seeds side by side."""
     settings = cell.settings
     if not folder.resume:
         folder.config |= {"study": study.name, "quick": study.quick, "device": study.device} | prepared.facts

@@ -123,7 +123,6 @@ class Study(NamedTuple):
 
 
 def source_name(problem: str) -> str:
-    """The name of the user's file."""
     return Path(problem).stem if Path(problem).suffix else problem
 
 

@@ -68,16 +68,12 @@ class StudyReport:
         return titles
 
     def _what(self, cell: Cell) -> str:
-        """What was run in all cells of a problem."""
         quick = ", quick run" if self.study.quick else ""
         nodes, steps = cell.settings["nodes"], cell.settings["steps"]
         return f"{source_name(cell.problem)}: {nodes} nodes, {steps:,} steps{quick}"
 
     def latex(self) -> str:
-        """A booktabs table for each problem.
-
-        Bold are the best of a column and what does not differ clearly from it.
-        """
+        """A booktabs table for each problem; bold are the best of a column and what does not differ clearly from it."""
         return "\n".join(self._latex(cells) for _, cells in self._problems())
 
     def _latex(self, cells: Cells) -> str:
@@ -146,7 +142,6 @@ def _table(cells: Cells) -> pd.DataFrame:
 
 
 def _marked(metric: str, row: Any) -> str:
-    """Mean ± spread with its marks."""
     marks = [mark for mark, applies in (("^", row.edge), ("=", row.tie), ("*", row.best)) if applies]
     return " ".join([tables.with_spread(metric, row), *marks])
 
@@ -160,7 +155,6 @@ def _methods(cells: Cells) -> list[tuple[str, str]]:
 
 
 def _latex_column(comparison: Comparison, methods: list[tuple[str, str]]) -> list[str]:
-    """The results of a cell. The caption has the metric."""
     rows = comparison.summary().assign(edge=comparison.choice.edge)
     rows = rows.set_index(["rule", "schedule"]).reindex(pd.MultiIndex.from_tuples(methods))
     at_edge = [bool(edge) for edge in rows.edge.fillna("")]

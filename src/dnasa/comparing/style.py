@@ -14,8 +14,6 @@ from typing import Any
 from dnasa.core import InputError
 from dnasa.extras import can_draw
 
-__all__ = ["Style", "context", "current"]
-
 POINTS = 72.27  # of TeX in an inch
 COLUMN = 234 / POINTS  # inches, the width of a column in most journals
 NARROWEST, WIDEST = 2.0, 20.0

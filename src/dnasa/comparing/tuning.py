@@ -92,6 +92,5 @@ def eta_text(eta: float) -> str:
 
 
 def diverged_text(table: pd.DataFrame) -> str:
-    """The stepsizes at which a run diverged."""
     diverged = table[table.diverged > 0]
     return ", ".join("all" if pd.isna(eta) else f"{eta:.3g}" for eta in diverged.eta) or "none"

@@ -117,7 +117,6 @@ def to_words(column: pd.Series) -> np.ndarray:
 
 
 def drop_remedy(name: str) -> str:
-    """The remedy for a column that cannot be used."""
     return f"leave it out with --drop-columns {shlex.quote(name)}"
 
 

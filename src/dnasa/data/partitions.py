@@ -48,7 +48,6 @@ def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards
 
 
 def full_name(how: str) -> str:
-    """The name of a partition with the number that is used."""
     return f"dirichlet({ALPHA:g})" if how == "dirichlet" else how
 
 
@@ -174,10 +173,7 @@ def divide_validation(rows: np.ndarray, nodes: int) -> Shards:
 
 
 def hold_out_of_each(shards: Sequence[np.ndarray]) -> tuple[Shards, Shards]:
-    """A tenth of every node's rows, for data that never leaves its node: the rows to train on, and those to validate on.
-
-    Nodes of other processes have no rows here.
-    """
+    """Each node's rows to train on, and a tenth to validate on, where data stays at its node; some have no rows here."""
     pairs = [_hold_out_tenth(shard) if len(shard) else (shard, shard) for shard in shards]
     return [train for train, _ in pairs], [validation for _, validation in pairs]
 

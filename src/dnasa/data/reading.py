@@ -261,7 +261,6 @@ def _open(path: Path) -> Any:
 
 
 def _pixels(path: Path, mode: str, size: tuple[int, int]) -> np.ndarray:
-    """Channels x height x width."""
     image = _open(path)
     if image.size != size:  # checked before memory is used for it
         here, others = (f"{width} x {height} pixels" for width, height in (image.size, size))

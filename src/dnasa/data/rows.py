@@ -30,10 +30,7 @@ class Rows(NamedTuple):
 
 
 def without_columns(rows: Rows, drop: Any, id_column: str | None, what: str, may_be_absent: bool = False) -> Rows:
-    """These rows without some columns, and without the one that names the rows. Each is given by name or position.
-
-    `what` names the table in errors.
-    """
+    """These rows without columns that are given by name or position, one of which names the rows. Errors call them `what`."""
     columns = list(rows.inputs.columns) if rows.features else []
     wanted = split_names(columns, drop)
     if id_column is not None:

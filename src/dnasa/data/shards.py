@@ -123,7 +123,6 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def node_paths(folder: Path, local_nodes: range, nodes: int) -> list[Path]:
-    """The file or folder of each local node."""
     entries = node_entries(folder)
     if len(entries) == nodes:
         return entries[local_nodes.start : local_nodes.stop]
@@ -152,5 +151,4 @@ def _is_test(path: Path) -> bool:
 
 
 def common_test(folder: Path) -> Path | None:
-    """The test rows that all nodes share."""
     return next((path for path in sorted(folder.iterdir()) if _is_data(path) and _is_test(path)), None)

@@ -78,10 +78,7 @@ class Mailbox(Protocol):
 
 
 def run_node(
-    node: Node,
-    gradient: Callable[[Array, int], Array],
-    mailbox: Mailbox,
-    posted: Callable[[Offer], None] = lambda offer: None,
+    node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailbox, posted: Callable[[Offer], None] = lambda offer: None
 ) -> None:
     """Step until all nodes together have taken the steps of the run, on average, or all neighbors have ended.
 

@@ -74,14 +74,7 @@ def solve(
 
 
 def check(
-    problem: "Problem",
-    network: Network,
-    rule: str,
-    *,
-    steps: int,
-    eta: float | None,
-    seed: Sequence[int],
-    **options: Any,
+    problem: "Problem", network: Network, rule: str, *, steps: int, eta: float | None, seed: Sequence[int], **options: Any
 ) -> None:
     """Raise the errors that `solve` raises before the first step."""
     check_problem(problem)

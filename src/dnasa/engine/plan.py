@@ -218,7 +218,6 @@ def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup
 
 
 def _check_record(problem: "Problem", options: RunOptions) -> None:
-    """Check the callback, the metrics, early stopping and checkpoints."""
     record = options.record
     if record.callback is not None and not callable(record.callback):
         raise InputError("callback must be a function that is called with an Evaluation.")

@@ -85,7 +85,6 @@ def changes(before: Network, network: Network, positions: Sequence[Position]) ->
 
 
 def warn_of_changes(network: Network, lost: list[int], joined: list[int], step: int) -> None:
-    """Say who was lost and who joined."""
     kinds = (("without", lost), ("with", joined))
     what = [f"{word} {node_names(network.processes.names, nodes)}" for word, nodes in kinds if nodes]
     if what:

@@ -67,7 +67,7 @@ class Run:
             result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
             if self.session.writer is not None:
                 result.save(self.session.writer.path)
-        self.session.end("diverged" if self.recorder.all_diverged else "done", self.t)
+        self.session.end("diverged" if self.recorder.divergence.all_runs else "done", self.t)
         return result
 
     @contextmanager
@@ -106,9 +106,9 @@ class Run:
         with self._using(self._make_stepper()) as stepper:
             while True:
                 t = self.t
-                evaluated = (t in self.plan.eval_steps or self.recorder.all_diverged) and t != self.session.resumed_at
+                evaluated = (t in self.plan.eval_steps or self.recorder.divergence.all_runs) and t != self.session.resumed_at
                 stopped = evaluated and self._evaluate(t, stepper.snapshots)
-                if t == self.plan.steps or self.recorder.all_diverged or stopped:
+                if t == self.plan.steps or self.recorder.divergence.all_runs or stopped:
                     return
                 if t > 0:
                     self._checkpoint(stepper, evaluated)

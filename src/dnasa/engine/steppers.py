@@ -20,7 +20,6 @@ T = TypeVar("T")
 
 
 def first_snapshot(rule: Rule, x: Array) -> Snapshot:
-    """The snapshot of a rule that starts at x."""
     return Snapshot(check_state(rule.init(x), x), {}, Sent())
 
 

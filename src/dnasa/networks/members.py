@@ -18,12 +18,12 @@ from dnasa.networks.processes import Traffic
 from dnasa.sites.file import Sites
 from dnasa.sites.link import INTERVAL, Link
 from dnasa.sites.mesh import Mesh
+from dnasa.sites.tls import DROPPED
 from dnasa.sites.views import Agreement, View, Vote
 
 RECENT = 32  # calls that a state names; neighbors are never that many calls apart
 PATIENCE = 20  # how many timeouts a site that wants to join waits for the others, and they for one that does nothing
 SOON = 10.0  # seconds after which a site that waits for the others to start says why
-DROPPED = "dropped.txt"  # in the folder of the keys: sites that the operator has declared stopped
 REMEDY = (
     "Every process must call step(), averaged() and consensus() equally often: give all of them the same number of "
     "batches, or train inside dnasa.optim.Join; an error that one of them catches leaves out its call."

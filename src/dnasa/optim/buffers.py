@@ -29,7 +29,6 @@ class MixedBuffers:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The buffers that are mixed."""
         buffers = self.chosen
         if buffers is None:
             buffers = [] if self.model is None else statistics(self.model)

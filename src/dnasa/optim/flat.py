@@ -83,7 +83,6 @@ class Flat:
         return torch.cat([value.reshape(-1) for value in self.values])[None]
 
     def show(self, row: Tensor) -> None:
-        """Copy `row` into the parameters."""
         torch._foreach_copy_(self.values, views(row, self.trained))
 
     def moved(self) -> bool:
@@ -142,13 +141,11 @@ class Flat:
                 )
 
     def show_stepsize(self, stepsize: float) -> None:
-        """Show the stepsize as "lr", for logs."""
         for group in self.groups:
             dict.__setitem__(group, "lr", stepsize)
 
     @property
     def decays(self) -> list[float]:
-        """The weight decay of each group."""
         return [group["weight_decay"] for group in self.groups]
 
     def read_decay(self) -> None:

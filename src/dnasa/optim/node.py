@@ -68,7 +68,8 @@ class Node:
         self.buffers = buffers
         self.network = network
         self.recipe = recipe
-        self.rule, self.t = recipe.rule, 0
+        self.rule = recipe.rule
+        self._set_step(0)
         if self.rule.stepsize is not None:
             self.rule = with_weight_decay(self.rule, lambda t: self.parameters.decay)
         if network.topology is not None:
@@ -82,15 +83,9 @@ class Node:
         check_rule(self.rule, initial.state)
         self.loaded = _without_memory(initial)  # what `t` steps gave, until the stepper has it
 
-    @property
-    def t(self) -> int:
-        """The number of steps taken."""
-        return self._t
-
-    @t.setter
-    def t(self, t: int) -> None:
+    def _set_step(self, t: int) -> None:
         """The groups show the stepsize of the last step: the rule's first schedule, where it has any."""
-        self._t = t
+        self.t = t
         eta = next(iter(self.recipe.schedules), lambda t: float("nan"))
         self.parameters.show_stepsize(float(eta(max(t - 1, 0))))
 
@@ -154,7 +149,8 @@ class Node:
 
     def restore(self, snapshot: Snapshot, t: int, move: bool = True) -> None:
         """Continue with the state after `t` steps; `move` the parameters to it, unless they are loaded on their own."""
-        self.loaded, self.t = snapshot, t
+        self.loaded = snapshot
+        self._set_step(t)
         if not move:
             return
         point = self.rule.gradient_points(snapshot.state, t)[0]
@@ -252,14 +248,13 @@ class Node:
         assert self.stepper is not None
         self.stepper.step(gradients, self.t)
         self.buffers.send(self.network, self.stepper.submit, self.parameters.gradient.dtype, self.t + 1)
-        self.t += 1
+        self._set_step(self.t + 1)
         self.parameters.show(self.stepper.points(self.t)[0])
         increment_version(self.parameters.trained)  # so that a backward pass through an older graph is noticed
         self.versions = self.parameters.versions()
 
 
 def _cloned(snapshot: Snapshot) -> Snapshot:
-    """A copy of the snapshot with its own arrays."""
     arrays = {name: a.clone() for name, a in leaves(snapshot.state).items()}
     return snapshot._replace(state=rebuilt(snapshot.state, arrays))
 

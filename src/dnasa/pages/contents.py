@@ -211,7 +211,6 @@ def comparison(path: Path, looks: Looks) -> list[list[Any]]:
 
 
 def warnings(path: Path) -> list[str]:
-    """The warnings in `log.txt`, each once."""
     found = dict.fromkeys(line[29:] for line in _log_lines(path) if line[19:29] == " Warning: ")
     return [text(line) for line in found][:MOST_EVENTS]
 

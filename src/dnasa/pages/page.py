@@ -11,7 +11,6 @@ MOST_CELLS = 2_000_000  # of the table that a chart is drawn from
 
 
 def render(contents: dict[str, Any]) -> str:
-    """The page with these contents."""
     from jinja2 import Environment
 
     folders = contents["folders"]
@@ -84,7 +83,6 @@ def _drawn(columns: dict[str, list[Any]], metric: str) -> list[Any]:
 
 
 def cell(value: Any, column: str = "") -> str:
-    """A value of a table, as text."""
     if value is None:
         return "–"
     if isinstance(value, str):

@@ -31,13 +31,7 @@ class LeastSquares(Problem):
     """
 
     def __init__(
-        self,
-        dim: int = 100,
-        noise: float = 0.1,
-        spike: bool = False,
-        batch: int = 1,
-        seed: int = 0,
-        dtype: str = "float64",
+        self, dim: int = 100, noise: float = 0.1, spike: bool = False, batch: int = 1, seed: int = 0, dtype: str = "float64"
     ):
         dim, batch = whole("dim", dim), whole("batch", batch)
         if not 0 <= noise < np.inf:

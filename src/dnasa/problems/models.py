@@ -145,14 +145,7 @@ class StandardizedConv2d(nn.Conv2d):
         return self._conv_forward(x, weight, self.bias)
 
 
-def gpt(
-    symbols: int,
-    layers: int = 6,
-    width: int = 384,
-    heads: int = 6,
-    context: int = 256,
-    dropout: float = 0.2,
-) -> nn.Module:
+def gpt(symbols: int, layers: int = 6, width: int = 384, heads: int = 6, context: int = 256, dropout: float = 0.2) -> nn.Module:
     """Predicts the next character at every position; 10.8 million parameters by default.
 
     Args:

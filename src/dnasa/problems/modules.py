@@ -88,7 +88,6 @@ class FlatModule:
         return self._run(self.tested, flat, x, {} if statistics is None else self.split_statistics(statistics))
 
     def split_statistics(self, statistics: Tensor) -> dict[str, Tensor]:
-        """The statistics of batch norm by name."""
         pieces = statistics.split(list(self.statistic_sizes.values()))
         return dict(zip(self.statistic_sizes, pieces, strict=True))
 

@@ -149,11 +149,9 @@ class Sharded(Problem):
         return torch.as_tensor(rows).to(self.device)
 
     def batch_of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs and targets of training rows."""
         return as_inputs(self.inputs[rows], self.dtype), as_targets(self.labels[rows])
 
     def test_batch_of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs and targets of test rows."""
         return as_inputs(self.test_inputs[rows], self.dtype), as_targets(self.test_labels[rows])
 
 

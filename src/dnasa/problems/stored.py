@@ -48,10 +48,8 @@ class DeviceRows:
         return checksum(rows - rows.min(), str(self.shape), self.memory[begin:end])
 
 
-def as_tensor(array: Array) -> Tensor:
+def as_tensor(array: np.ndarray) -> Tensor:
     """Convert to a tensor; unsigned numbers above 8 bits become int64, since torch cannot compute with them."""
-    if not isinstance(array, np.ndarray):
-        return torch.as_tensor(array)
     if array.dtype.kind == "u" and array.itemsize > 1:
         return torch.from_numpy(array.astype(np.int64))
     return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))

@@ -54,13 +54,7 @@ ADANASA = {
     checked="docs/adanasa.md, which defines it",
 )
 def adanasa(
-    eta: Schedule,
-    alpha: Schedule,
-    beta: Schedule,
-    weight: Schedule | None = None,
-    *,
-    layout: Layout,
-    radius: float = 1e-4,
+    eta: Schedule, alpha: Schedule, beta: Schedule, weight: Schedule | None = None, *, layout: Layout, radius: float = 1e-4
 ) -> Rule:
     """AdaNASA on d parameters.
 

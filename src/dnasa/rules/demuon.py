@@ -53,12 +53,11 @@ def demuon(eta: Schedule, *, layout: Layout, theta: float = 0.2, iterations: int
     def send_x(s: State, t: int) -> tuple[Messages, State]:
         return (s.x - eta(t) * direction(s.v, layout, iterations),), s
 
-    then = (Exchange(send_x, assign("x")),)
     return Rule(
         zeros(State),
         send,
         assign("v"),
-        then,
+        then=(Exchange(send_x, assign("x")),),
         restart=lambda s: s._replace(v=s.m),
         estimate=lambda s: s.v,
         stepsize=lambda s, t: eta(t),

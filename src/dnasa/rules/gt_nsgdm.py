@@ -55,12 +55,11 @@ def gt_nsgdm(eta: Schedule, beta: Schedule) -> Rule:
     def send_x(s: State, t: int) -> tuple[Messages, State]:
         return (s.x - eta(t) * unit(s.y),), s
 
-    then = (Exchange(send_x, assign("x")),)
     return Rule(
         zeros(State),
         send,
         assign("y"),
-        then,
+        then=(Exchange(send_x, assign("x")),),
         restart=lambda s: s._replace(y=s.v),
         estimate=lambda s: s.y,
         stepsize=lambda s, t: eta(t),

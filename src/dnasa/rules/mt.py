@@ -44,14 +44,11 @@ def mt(eta: Schedule, *, beta: float = 0.9) -> Rule:
         (move,) = s.move
         return State(x + move, s.u, c + s.u)
 
-    def estimate(s: State) -> Array:
-        return (1 - beta) * (s.u - s.c)
-
     return Rule(
         zeros(State),
         send,
         receive,
         restart=lambda s: s._replace(c=0 * s.c),
-        estimate=estimate,
+        estimate=lambda s: (1 - beta) * (s.u - s.c),
         stepsize=lambda s, t: eta(t),
     )

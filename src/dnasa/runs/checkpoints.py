@@ -36,13 +36,13 @@ class Checkpoint(NamedTuple):
     notes: dict[str, Any]
 
 
-def save(folder: Path, checkpoint: Checkpoint, files: OwnFiles | None = None) -> Path:
-    """Write it, then remove all but the newest few. `files` are those of the run."""
+def save(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write it, then remove all but the newest few."""
     from safetensors.numpy import save as serialize
 
     arrays = {name: np.ascontiguousarray(a) for name, a in checkpoint.arrays.items()}
     data = serialize(arrays, metadata={"notes": json.dumps({"format": FORMAT} | checkpoint.notes)})
-    files = files or OwnFiles(folder.parent)
+    files = OwnFiles(folder.parent)
     path = files.write(f"{folder.name}/step-{checkpoint.step:012d}-{zlib.crc32(data):08x}.safetensors", data)
     names = [f"{folder.name}/{each.name}" for each in newest_first(folder)]
     ours = files.names().intersection(names)
@@ -52,7 +52,6 @@ def save(folder: Path, checkpoint: Checkpoint, files: OwnFiles | None = None) ->
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """All checkpoints, the newest first."""
     if folder.is_symlink() or not folder.is_dir():
         return []
     return sorted((p for p in folder.glob("step-*") if NAME.fullmatch(p.name)), reverse=True)

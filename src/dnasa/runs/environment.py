@@ -11,7 +11,6 @@ CLONE = Path(__file__).resolve().parents[3]
 
 
 def versions() -> dict[str, str]:
-    """The software this run uses."""
     from importlib.metadata import PackageNotFoundError, version  # 30 ms
 
     out = {"python": platform.python_version(), "machine": platform.machine()}

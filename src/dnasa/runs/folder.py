@@ -188,10 +188,9 @@ class RunFolder:
         self.own.append("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
 
     def save(self, step: int, arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> None:
-        """Write a checkpoint."""
         notes = notes | {"history": [self.history.length, self.history.crc]}
         self.own.sync("history.csv")  # a checkpoint must never be newer than its history
-        checkpoints.save(self.path / "checkpoints", Checkpoint(step, arrays, notes), self.own)
+        checkpoints.save(self.path / "checkpoints", Checkpoint(step, arrays, notes))
         self.log(f"Checkpoint of step {step}.")
 
     def newest(self) -> Path | None:
@@ -217,7 +216,6 @@ class RunFolder:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the command that began the run."""
         return self._part("options")
 
     @property

@@ -92,10 +92,6 @@ class Recorder:
         self.started = time.perf_counter()
         self.eval_seconds = 0.0
 
-    @property
-    def all_diverged(self) -> bool:
-        return self.divergence.all_runs
-
     def answers(self, snapshots: Sequence[Any]) -> Array:
         """What the user gets of every run and local node, (variants, seeds, k, d)."""
         return concatenate([_answer(group.rule, s.state) for group, s in zip(self.groups, snapshots, strict=True)])

@@ -16,7 +16,6 @@ def node_name(sites: Sequence[str], node: Any) -> str:
 
 
 def node_names(sites: Sequence[str], nodes: Sequence[int]) -> str:
-    """The names of these nodes."""
     if sites:
         return ", ".join(node_name(sites, node) for node in nodes)
     return f"node{'s' if len(nodes) != 1 else ''} {', '.join(map(str, nodes))}"

@@ -39,7 +39,6 @@ class OwnFiles:
 
     @property
     def begun(self) -> bool:
-        """Whether the folder has a list."""
         return os.path.lexists(self.path / LIST)
 
     def names(self) -> set[str]:
@@ -192,7 +191,6 @@ def _listing(names: Collection[str]) -> bytes:
 
 
 def _is_inside(name: object) -> bool:
-    """Whether it is a plain path within the folder."""
     if not isinstance(name, str) or set(name) & set("\\:\0") or not name.isprintable():
         return False
     parts = PurePosixPath(name).parts

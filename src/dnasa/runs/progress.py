@@ -103,7 +103,6 @@ class JsonLines(Display):
 
 
 def make_progress(steps: int, batch: int, progress: Progress) -> Display:
-    """A context manager; by default a bar on a terminal, and a line each minute elsewhere."""
     if progress not in (True, False, None, "json"):
         raise InputError(f"progress is True, False, None or 'json', not {progress!r:.40}.")
     default = Bar if sys.stderr.isatty() else Lines

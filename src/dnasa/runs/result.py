@@ -59,7 +59,6 @@ class Result:
         return f"{self._title}, x {tuple(self.x.shape)}\n{table}"
 
     def _repr_html_(self) -> str:
-        """An HTML table of the last evaluation of every run, for notebooks."""
         return html_table(self.final().reset_index(), self._title)
 
     @property

@@ -136,7 +136,6 @@ class Session:
         return None if self.folder is None else self.folder.journal
 
     def step(self, t: int) -> None:
-        """Say that t steps are done."""
         self.events.step(t, self.network.processes.traffic)
 
     def maybe_checkpoint(self, t: int, snapshots: Callable[[], list[Snapshot]], recorder: Recorder, evaluated: bool) -> None:
@@ -189,7 +188,6 @@ class Session:
             self.writer.close()
 
     def continue_with(self, network: Network, recorder: Recorder, lost: list[int], joined: list[int], t: int) -> None:
-        """Continue with the processes that are there now."""
         self.network = network
         for event, nodes in (("lost", lost), ("joined", joined)):
             for node in nodes:

@@ -22,7 +22,6 @@ class Worsening:
         self.warned = False
 
     def check(self, starts: Rows, rows: Rows) -> None:
-        """Compare the rows of an evaluation with those of the first one."""
         metric = next((name for name in METRICS if name in rows[0]), None)
         if self.warned or metric is None or starts[0]["step"] > 0:
             return

@@ -15,7 +15,6 @@ from torch import nn
 
 from dnasa.core import InputError
 from dnasa.data import Dataset
-from dnasa.data.reading import CONTEXT
 from dnasa.files import execute, failure, read_bytes
 from dnasa.networks import launched_rank
 from dnasa.problems.models import ACTIVATIONS, gpt, lenet, perceptron, resnet
@@ -37,12 +36,6 @@ def parse(text: str) -> tuple[str, list[str]]:
     if not re.fullmatch(name + MODELS[name].pattern, text):
         raise InputError(f"Cannot read the model '{text:.40}'. Write {MODELS[name].form}.")
     return name, rest.split(",") if rest else []
-
-
-def context(text: str | None) -> int:
-    """How many characters of a text the model sees at once."""
-    name, words = parse(text) if text else ("gpt", [])
-    return int(words[2]) if name == "gpt" and words else CONTEXT
 
 
 def default(rows: Dataset) -> str:
@@ -70,10 +63,7 @@ def make(text: str, rows: Dataset) -> Maker:
 
 
 def make_for(text: str, shape: Shape, outputs: int, data: str, code: bytes | None = None) -> Maker:
-    """What makes the model for inputs of this shape.
-
-    Errors name the `data`. `code` is the content of the user's file, if it was read.
-    """
+    """What makes the model for inputs of this shape. Errors name the `data`; `code` is the user's file, if it was read."""
     name, words = parse(text)
     if name == "file":
         return _user_maker(Path(words[0]), words[1], tuple(shape), outputs, code)

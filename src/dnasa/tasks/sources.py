@@ -97,13 +97,9 @@ class Source(NamedTuple):
 
 
 def make_source(options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Allgather = alone) -> Source:
-    """Make the problem of a process.
+    """Make the problem of the process with these nodes.
 
-    Args:
-        options: What to train on.
-        local_nodes: The nodes of the process.
-        validate: Whether to hold out validation rows also without early stopping, and to evaluate as often as a curve needs.
-        allgather_text: With several processes, that of their network.
+    With `validate`, validation rows are held out also without early stopping, and a curve gets enough evaluations.
     """
     if options.batch is not None and options.batch < 1:
         raise InputError(f"--batch must be at least 1, not {options.batch}.")
@@ -150,7 +146,8 @@ def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgat
         kind, words = models.parse(options.model)
         if kind == "file":
             models.check_file(Path(words[0]), words[1])
-        text, context = kind == "gpt", models.context(options.model)
+        text = kind == "gpt"
+        context = int(words[2]) if text and words else CONTEXT
     if options.shard_dir is not None:
         shared = {"allgather_text": allgather_text, **options.reading}
         return data.from_shards(options.shard_dir, local_nodes, options.nodes, **shared)

@@ -21,7 +21,7 @@ from dnasa.communication import Channel
 from dnasa.core import InputError, Rule
 from dnasa.topology.matrices import check_weights, from_matrix
 from dnasa.topology.pairings import exact
-from dnasa.topology.types import Topology, check_links, check_node, node_count
+from dnasa.topology.types import Topology, check_links, node_count
 from dnasa.topology.weights import WEIGHTS, Weights, equal_shares, laplacian, lazy, third
 
 TOPOLOGIES: dict[str, Callable[..., Any]] = {}
@@ -240,9 +240,7 @@ def without(topology: Topology, lost: Sequence[int]) -> Topology:
 
     The remaining nodes are numbered again from 0, in the same order. A graph that averages exactly is made again for them.
     """
-    for node in lost:
-        check_node(node, topology.nodes)
-    if topology.remake is not None and len(set(lost)) < topology.nodes:
+    if topology.remake is not None:
         return topology.remake(topology.nodes - len(set(lost)))
     graph = topology.graph.copy()
     graph.remove_nodes_from(lost)
@@ -275,7 +273,6 @@ def register(name: str, make: Callable[..., Any]) -> None:
 
 
 def _registered(graph: Any, nodes: int, weights: str | None) -> Topology:
-    """The topology of what a registered function returned."""
     if isinstance(graph, nx.Graph):
         graph = from_networkx(graph, weights)
     elif weights is not None:

@@ -22,7 +22,6 @@ single_threaded: Callable[[Function], Function] = threadpool_limits.wrap(limits=
 
 @single_threaded
 def largest_eigenvalue(matrix: sp.csr_array) -> float:
-    """The largest eigenvalue of a symmetric matrix."""
     dense = matrix.shape[0] <= DENSE_EIGENVALUES
     return float(np.linalg.eigvalsh(matrix.toarray())[-1]) if dense else _largest(matrix)
 

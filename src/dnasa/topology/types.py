@@ -80,7 +80,8 @@ class Topology:
         Args:
             node: A node, numbered from 0.
         """
-        check_node(node, self.nodes)
+        if whole("A node", node, low=0) >= self.nodes:
+            raise InputError(f"There is no node {node}: nodes are numbered from 0 to {self.nodes - 1}.")
         row = self.sparse.indices[self.sparse.indptr[node] : self.sparse.indptr[node + 1]]
         return sorted(int(j) for j in row if j != node)
 
@@ -151,7 +152,6 @@ class Changing(Topology):
 
     @classmethod
     def of(cls, name: str, each: Sequence[Topology]) -> Self:
-        """The topology of these graphs in turn."""
         average = sum(graph.sparse for graph in each) / len(each)
         return cls(name, compact(sp.csr_array(average)), each=tuple(each))
 
@@ -182,7 +182,6 @@ def is_symmetric(matrix: sp.csr_array) -> bool:
 
 
 def compact(matrix: sp.csr_array) -> Any:
-    """W in the format that multiplies faster."""
     n = matrix.shape[0]
     return matrix if n > DENSE_NODES and matrix.nnz < 0.1 * n * n else matrix.toarray()
 
@@ -209,11 +208,6 @@ def node_count(n: Any) -> int:
 def check_links(count: float) -> None:
     if count > MOST_LINKS:
         raise InputError(f"{count:,.0f} are too many links for the memory: use fewer nodes or a sparser graph.")
-
-
-def check_node(node: int, nodes: int) -> None:
-    if whole("A node", node, low=0) >= nodes:
-        raise InputError(f"There is no node {node}: nodes are numbered from 0 to {nodes - 1}.")
 
 
 def checksum(graphs: Sequence[Topology]) -> str:

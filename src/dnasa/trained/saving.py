@@ -196,7 +196,6 @@ def _site_rows(problem: Supervised, rows: Dataset) -> Iterator[tuple[np.ndarray,
 
 
 def _state_of_run(problem: Supervised, result: Result, run: int) -> tuple[Tensor, Tensor | None]:
-    """All nodes' parameters, and the statistics of batch norm."""
     x = to_numpy(result.x).reshape(len(result.runs), *result.x.shape[-2:])[run]
     statistics = result.statistics
     if statistics is not None:
