@@ -12,6 +12,7 @@ from dnasa.core import InputError
 from dnasa.files import read_bytes
 
 AUTHORITY, CERTIFICATE, KEY, REVOKED = "authority.crt", "site.crt", "site.key", "revoked.pem"
+DROPPED = "dropped.txt"  # in the same folder: a site that the operator has declared stopped
 REVOKED_CERTIFICATE = 23  # OpenSSL's number of the error
 
 
