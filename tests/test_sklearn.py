@@ -11,6 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
+from dnasa.core import InputError
 from dnasa.sklearn import DecentralizedClassifier, DecentralizedRegressor
 
 
@@ -100,3 +101,9 @@ def test_estimators_keep_the_best_model_on_validation_rows() -> None:
     whole = DecentralizedRegressor(**options, early_stopping=False).fit(X[:150], y[:150])
     assert early.n_iter_ < whole.n_iter_ == 400
     assert early.score(X[150:], y[150:]) > whole.score(X[150:], y[150:])
+
+
+@pytest.mark.parametrize("wrong", [{"nodes": 0}, {"nodes": 2.5}, {"early_stopping": "yes"}])
+def test_wrong_parameters_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        DecentralizedRegressor(steps=1, **wrong).fit(np.eye(4), np.arange(4.0))

@@ -153,7 +153,7 @@ class Rule(NamedTuple):
         restart: `restart(state)` is applied when nodes left or joined; by default the rule restarts at x.
         estimate: `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
         needs: What the rule needs of W.
-        form: A form that the engine has a fast path for (`rules.forms`). Set it to None if you replace a function of the rule.
+        form: A form that the engine has a fast path for (`rules.forms.declare`).
         stepsize: `stepsize(state, t)` is the factor of the direction in which x moves, for weight decay; by default there is
             none. Leave it out if the state has other iterates than x.
     """

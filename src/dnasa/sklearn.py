@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from dnasa import topology
+from dnasa.checks import choose, whole
 from dnasa.data import Dataset, Encoding, Feature
 from dnasa.data.partitions import hold_out_of_each
 from dnasa.engine.loop import solve
@@ -87,7 +88,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
 
     def _problem(self, rows: Dataset, shards: list[np.ndarray]) -> tuple[Supervised, bool]:
         """What is minimized, and whether it has rows to stop early by."""
-        stops_early = self.early_stopping
+        stops_early = choose("early_stopping", str(self.early_stopping), {"auto": "auto", "True": True, "False": False})
         if stops_early == "auto":
             stops_early = worth_stopping_early([len(shard) for shard in shards], self.steps * self.batch)
         validation: list[np.ndarray] = []
@@ -100,7 +101,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
     def _shards(self, X: np.ndarray, groups: Any, seed: int) -> list[np.ndarray]:
         if groups is None:
             order = np.random.default_rng(seed).permutation(len(X))
-            return np.array_split(order, min(self.nodes, len(X)))
+            return np.array_split(order, min(whole("nodes", self.nodes), len(X)))
         names = column_or_1d(np.asarray(groups))
         check_consistent_length(X, names)
         return [np.flatnonzero(names == name) for name in np.unique(names)]

@@ -399,3 +399,11 @@ def test_an_update_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.Mon
     with pytest.warns(UserWarning, match="could not be compiled"):
         run.step((g,), 1)
     torch.testing.assert_close(run.state, take_step(rule, rule.init(g), lambda x, t: g, ring(4), 1))
+
+
+def test_a_rule_with_a_replaced_function_does_not_use_the_fast_path_of_the_old_one() -> None:
+    problem, graph = problems.LeastSquares(), topology.ring(4)
+    made = rules.dnasa(schedules.constant(0.1), schedules.constant(0.5))
+    assert (solve(problem, graph, made, steps=5).x != problem.start(0)).all()
+    stays = made._replace(early=lambda s, t: (s.x,))
+    assert (solve(problem, graph, stays, steps=5).x == problem.start(0)).all()

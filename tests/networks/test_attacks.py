@@ -231,7 +231,7 @@ ATTACKS: dict[str, tuple[Callable[[Site], Any], str]] = {
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_member_that_sends_nonsense_is_named_and_its_numbers_are_not_used(tmp_path: Path, name: str) -> None:
     attack, reason = ATTACKS[name]
-    run = Run(local_sites(tmp_path, 2))
+    run = Run(local_sites(tmp_path, 2), timeout=20.0)
     first, attacker = run.sites
 
     def poison(site: Site) -> float | None:

@@ -13,6 +13,7 @@ from dnasa.communication import Network
 from dnasa.core import Array, InputError, Prox, Rule
 from dnasa.problems.prox import checked
 from dnasa.rules import registry
+from dnasa.rules.forms import with_current_form
 from dnasa.rules.registry import RULES, Eta, Variant, VariantGroup
 from dnasa.rules.schedules import constant
 from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
@@ -110,6 +111,8 @@ def check_method(rule: AnyRule | Sequence[AnyRule], eta: Eta | Sequence[Eta] | N
     each = [rule] if isinstance(rule, (str, Rule, Variant)) or not isinstance(rule, Iterable) else list(rule)
     if not each:
         raise InputError(f"No rule given. Choose from: {', '.join(RULES)}.")
+    if any(map(callable, each)):
+        raise InputError("A function that makes rules is no rule: give its name, as in 'dsgd', or call it with schedules.")
     shape: tuple[int, ...] = np.shape(eta)  # type: ignore[arg-type]
     if len(shape) > 1:
         raise InputError(f"eta must be a number, a function of t or a list of these; it has shape {shape}.")
@@ -122,7 +125,7 @@ def check_method(rule: AnyRule | Sequence[AnyRule], eta: Eta | Sequence[Eta] | N
     runs: list[Variant | Rule] = []
     for one in each:
         if isinstance(one, Rule):
-            runs.append(one)
+            runs.append(with_current_form(one))
         elif isinstance(one, Variant):
             runs += registry.variants(one.rule, [] if one.eta is None else [one.eta], one.schedule)
         else:

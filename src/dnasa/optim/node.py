@@ -17,6 +17,7 @@ from dnasa.engine.steppers import Stepper, first_snapshot
 from dnasa.optim.buffers import MixedBuffers
 from dnasa.optim.flat import Flat
 from dnasa.rules import registry
+from dnasa.rules.forms import with_current_form
 from dnasa.rules.registry import Eta
 from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 from dnasa.runs.metrics import squared_distances
@@ -40,7 +41,7 @@ def make_rule(rule: str | Rule, eta: Eta | None, schedule: str | None, steps: in
     if isinstance(rule, Rule):
         if eta is not None or schedule is not None:
             raise InputError("A rule of your own has its schedules inside: leave eta and schedule out.")
-        return Recipe("a rule of the user's", rule)
+        return Recipe("a rule of the user's", with_current_form(rule))
     method = registry.find(rule)
     if eta is not None and not method.needs_eta:
         raise InputError(f"Rule '{rule}' takes no stepsize: leave eta out.")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dnasa.arrays import copied, maximum, minimum, nonzero, norm, unit
 from dnasa.core import Array, Gradients, Layout, Messages, Needs, Rule, Schedule, size
 from dnasa.rules import schedules
-from dnasa.rules.forms import ScaledAverage
+from dnasa.rules.forms import ScaledAverage, declare
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import ScheduleSpec
 
@@ -116,11 +116,7 @@ def adanasa(
         x, y, m = mixed
         return s._replace(x=x, y=y, m=maximum(m, 0))  # rounded or compressed messages may make it negative
 
-    # for the engine's fast paths only
-    schedules = (eta, alpha, beta, weight) if weight else (eta, alpha, beta)
-    form = ScaledAverage(partial(adanasa, layout=layout, radius=radius), schedules, k, step_length, averaged)
-
-    return Rule(
+    made = Rule(
         init,
         send,
         receive,
@@ -128,9 +124,11 @@ def adanasa(
         restart=lambda s: s._replace(y=s.z),
         estimate=lambda s: s.y,
         needs=Needs(doubly_stochastic=True, late=True),  # the radius is that of x itself, which push-sum scales
-        form=form,
         stepsize=step_length,
     )
+    # for the engine's fast paths only
+    schedules = (eta, alpha, beta, weight) if weight else (eta, alpha, beta)
+    return declare(made, ScaledAverage(partial(adanasa, layout=layout, radius=radius), schedules, k, step_length, averaged))
 
 
 def scaled(a: Array, m: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from dnasa.core import Messages, Prox, Rule, Schedule
 from dnasa.rules.dnasa import State, dnasa
-from dnasa.rules.forms import TrackedAverage
+from dnasa.rules.forms import TrackedAverage, declare
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import ETA, averaging, with_second
 
@@ -32,5 +32,5 @@ def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
         gamma = eta(t) / alpha(t)
         return ((1 - alpha(t)) * s.x + alpha(t) * prox(s.x - gamma * s.z, gamma),)
 
-    form = None if prox else TrackedAverage(dasagt, (eta, alpha), normalized=False)
-    return dnasa(eta, alpha)._replace(early=early, form=form)
+    made = dnasa(eta, alpha)._replace(early=early, form=None)
+    return made if prox else declare(made, TrackedAverage(dasagt, (eta, alpha), normalized=False))

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from dnasa.arrays import nonzero, norm, unit
 from dnasa.core import Array, Gradients, Messages, Needs, Prox, Rule, Schedule, assign, zeros
-from dnasa.rules.forms import TrackedAverage
+from dnasa.rules.forms import TrackedAverage, declare
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import ScheduleSpec, diminishing, fixed
 
@@ -59,7 +59,7 @@ def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
         u = s.u + g - s.v
         return (u, (1 - alpha(t)) * s.z + alpha(t) * u), s._replace(v=g)
 
-    return Rule(
+    made = Rule(
         zeros(State),
         send,
         assign("x", "u", "z"),
@@ -67,6 +67,6 @@ def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
         restart=lambda s: s._replace(u=s.v),
         estimate=lambda s: s.z,
         needs=Needs(late=True),
-        form=None if prox else TrackedAverage(dnasa, (eta, alpha), normalized=True),
         stepsize=lambda s, t: eta(t),
     )
+    return made if prox else declare(made, TrackedAverage(dnasa, (eta, alpha), normalized=True))

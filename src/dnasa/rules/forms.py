@@ -1,11 +1,11 @@
 """Known forms of rules that the engine has fast paths for.
 
-A rule is defined by its functions alone. `Rule.form` declares that they step as the form says: if you replace one of these
-functions, set `form=None`, or the form of the new rule.
+A rule is defined by its functions alone. `declare` says that they step as a form says; a rule whose functions were replaced
+since then has no form.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dnasa.core import Array, Rule, Schedule, State
 
@@ -20,6 +20,7 @@ class TrackedAverage(NamedTuple):
     schedules: tuple[Schedule, Schedule]  # eta and alpha
     normalized: bool  # whether a step is eta z/|z|; otherwise it is eta z
     shrink: Shrink | None = None
+    functions: tuple[Any, ...] = ()  # of the rule that was declared to have this form
 
     def unpack(self, s: State) -> Four:
         """The large arrays of a state; all but the last are sent."""
@@ -42,6 +43,7 @@ class ScaledAverage(NamedTuple):
     step: Callable[[State, int], Array]  # `step(state, t)` is the step of each node
     average: Callable[[State, int], Array]  # `average(state, t)` is the average of the iterates after step t
     shrink: Shrink | None = None
+    functions: tuple[Any, ...] = ()  # of the rule that was declared to have this form
 
     def unpack(self, s: State) -> Four:
         """The large arrays of a state; all but the last are sent."""
@@ -58,3 +60,19 @@ class ScaledAverage(NamedTuple):
 
 
 Form = TrackedAverage | ScaledAverage
+
+
+def declare(rule: Rule, form: Form) -> Rule:
+    """The rule, which steps as this form says."""
+    return rule._replace(form=form._replace(functions=_functions(rule)))
+
+
+def with_current_form(rule: Rule) -> Rule:
+    """The rule without its form, if that was declared for other functions."""
+    if rule.form is None or rule.form.functions == _functions(rule):
+        return rule
+    return rule._replace(form=None)
+
+
+def _functions(rule: Rule) -> tuple[Any, ...]:
+    return rule.init, rule.send, rule.receive, rule.then, rule.early, rule.points

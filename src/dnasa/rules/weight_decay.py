@@ -1,6 +1,7 @@
 """Weight decay that is decoupled from the gradient, as in AdamW (Loshchilov and Hutter, 2019)."""
 
 from dnasa.core import Array, Gradients, InputError, Messages, Rule, Schedule, State, with_x
+from dnasa.rules.forms import declare
 
 
 def check_weight_decay(rule: Rule, name: str) -> None:
@@ -12,8 +13,11 @@ def check_weight_decay(rule: Rule, name: str) -> None:
 def with_weight_decay(rule: Rule, decay: Schedule) -> Rule:
     """x <- (1 - stepsize decay) x, then the rule's own step, with the gradients taken before.
 
-    Gradients, moments and trackers contain nothing of the decay, and nodes that agree still do. `decay(t)`, which does not
-    depend on t, is a number or a row of one for each parameter; None: no decay.
+    Gradients, moments and trackers contain nothing of the decay, and nodes that agree still do.
+
+    Args:
+        rule: The rule, which says how far it steps.
+        decay: A schedule of a number, or of a row with one for each parameter; None: no decay. It must be constant.
     """
 
     def shrink(s: State, t: int) -> Array | None:
@@ -30,9 +34,8 @@ def with_weight_decay(rule: Rule, decay: Schedule) -> Rule:
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         return rule.send(shrunk(s, t), gradients, t)
 
-    out, form = rule._replace(early=rule.early and early, send=send), rule.form
+    form = rule.form
+    made = rule._replace(early=rule.early and early, send=send, form=None)
     if form is None:
-        return out
-    return out._replace(
-        form=form._replace(shrink=shrink, make=lambda *schedules: with_weight_decay(form.make(*schedules), decay))
-    )
+        return made
+    return declare(made, form._replace(shrink=shrink, make=lambda *schedules: with_weight_decay(form.make(*schedules), decay)))

@@ -33,7 +33,6 @@ PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^
 ENOUGH_ROWS, FEW_PASSES = 100, 5  # of a table, to stop early by default
 EARLY_STOPPING = "Early stopping is on: a tenth of the training rows is held out, and the best model on them is kept."
 OF_FILES = ("target", "drop_columns", "id_column", "task")  # options without effect on known datasets
-PROBLEMS = ("least_squares", "spike", "robust_regression")  # that need no data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,13 +157,25 @@ def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgat
     return data.load(name, context=context, text=text, **options.reading), []
 
 
-def synthetic(options: SourceOptions) -> Problem:
-    name = choose("problem", options.problem or "", {name: name for name in PROBLEMS})
-    if name != "robust_regression":
-        return LeastSquares(spike=name == "spike", batch=options.batch or 1, dtype=options.dtype or "float64")
+def _least_squares(options: SourceOptions, spike: bool = False) -> Problem:
+    return LeastSquares(spike=spike, batch=options.batch or 1, dtype=options.dtype or "float64")
+
+
+def _robust_regression(options: SourceOptions) -> Problem:
     if options.batch is not None or options.dtype == "float32":
         raise InputError("robust_regression has one sample per node and step, in float64: leave batch and dtype out.")
     return RobustRegression(options.nodes)
+
+
+PROBLEMS: dict[str, Callable[[SourceOptions], Problem]] = {  # those that need no data
+    "least_squares": _least_squares,
+    "spike": partial(_least_squares, spike=True),
+    "robust_regression": _robust_regression,
+}
+
+
+def synthetic(options: SourceOptions) -> Problem:
+    return choose("problem", options.problem or "", PROBLEMS)(options)
 
 
 def stops_early(options: SourceOptions, rows: Dataset, by_default: bool) -> bool:
