@@ -5,7 +5,7 @@ BIN := .venv/bin
 # containers forbid: then every process of the tests would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-.PHONY: help setup run test test-quick test-long coverage lint docs figures bench bench-check faults churn clean
+.PHONY: help setup run test test-quick test-long coverage lint docs figures bench bench-check faults churn views clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -69,6 +69,9 @@ bench-check: setup ## compare the speed with the committed results
 
 faults: setup ## trials of real faults
 	PYTHONPATH=tests $(BIN)/python tests/jobs/faults.py
+
+views: setup ## 10,000 random schedules of faults: no two groups of sites train at once
+	DNASA_SCHEDULES=10000 $(BIN)/pytest -n 2 -q tests/sites/test_views.py -k random
 
 churn: setup ## processes that leave and join, for half an hour (MINUTES=2 FAULTS=8 is what CI runs)
 	PYTHONPATH=.:tests/helpers:$$PYTHONPATH $(BIN)/python tests/jobs/churn.py --minutes $(or $(MINUTES),31) --faults $(or $(FAULTS),120)
