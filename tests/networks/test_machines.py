@@ -124,15 +124,15 @@ TIMEOUT, SLACK = 4.0, 5.0  # seconds; the slack is for a busy machine
 
 
 @contextmanager
-def training(folder: Path, hidden: Sequence[str] = ()) -> Iterator[tuple[Machines, SiteProcesses]]:
-    """Three sites that train together, on a machine each."""
-    addresses = [f"{address(i)}:7400" for i in range(3)]
+def training(folder: Path, count: int = 3, hidden: Sequence[str] = ()) -> Iterator[tuple[Machines, SiteProcesses]]:
+    """Sites that train together, on a machine each."""
+    addresses = [f"{address(i)}:7400" for i in range(count)]
     options = {"timeout": TIMEOUT, "pace": 0.02, "steps": 10**6}
     with (
-        machines(3, folder) as made,
-        SiteProcesses(folder, 3, options, hidden, addresses, made.names) as job,
+        machines(count, folder) as made,
+        SiteProcesses(folder, count, options, hidden, addresses, made.names) as job,
     ):
-        wait_until(lambda: job.train_with(0, 1, 2))
+        wait_until(lambda: job.train_with(*range(count)))
         yield made, job
 
 
@@ -160,6 +160,45 @@ def test_a_machine_that_is_cut_off_is_missed_after_the_timeout_and_comes_back(tm
         made.mend(1)
         wait_until(lambda: job.train_with(0, 1, 2))
         assert all(map(job.runs, range(3)))
+
+
+def steps_of(job: SiteProcesses) -> list[int]:
+    return [job.progress(site).step for site in range(len(job.processes))]
+
+
+@LONG
+@pytest.mark.skipif(shutil.which("iptables") is None, reason="a firewall needs iptables")
+def test_a_firewall_between_two_pairs_of_sites_stops_both_and_neither_trains_alone(tmp_path: Path) -> None:
+    with training(tmp_path, 4) as (made, job):
+        for rule in ("-A", "-D"):
+            for here, there in ((0, 2), (0, 3), (1, 2), (1, 3)):
+                made.reject(here, there, rule)
+                made.reject(there, here, rule)
+            if rule == "-A":
+                time.sleep(2 * TIMEOUT)
+                before = steps_of(job)
+                time.sleep(2 * TIMEOUT)
+                assert steps_of(job) == before
+                assert max(before) - min(before) <= 2
+        wait_until(lambda: min(steps_of(job)) > max(before) + 10)
+        wait_until(lambda: job.train_with(0, 1, 2, 3))
+
+
+@LONG
+def test_a_link_that_breaks_as_another_recovers_does_not_split_the_run(tmp_path: Path) -> None:
+    with training(tmp_path) as (made, job):
+        made.cut(2)
+        time.sleep(TIMEOUT / 2)
+        made.separate(0, 1)
+        made.mend(2)
+        wait_until(lambda: job.train_with(0, 2) or job.train_with(1, 2))
+        pair = [0, 2] if job.train_with(0, 2) else [1, 2]
+        (alone,) = {0, 1, 2} - {*pair}
+        before = steps_of(job)
+        wait_until(lambda: all(job.progress(site).step > before[site] + 20 for site in pair))
+        assert job.progress(alone).step <= before[alone] + 1
+        made.reunite(0, 1)
+        wait_until(lambda: job.train_with(0, 1, 2))
 
 
 @LONG
