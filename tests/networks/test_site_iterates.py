@@ -1,5 +1,6 @@
 """Sites have the simulator's iterates, whatever the rule, the graph and the way messages travel."""
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from launching import PATIENCE
 from local_sites import local_sites
+from safetensors.numpy import load_file
 
 import dnasa
 from dnasa import topology
@@ -117,6 +119,27 @@ def test_messages_that_are_compressed_rare_or_in_several_rounds(tmp_path: Path, 
     with connected(tmp_path, graph, **how) as networks:
         for rule in rules:
             check(networks, graph, rule, **how)
+
+
+@pytest.mark.parametrize("how", [{}, {"compress": "sign"}])
+def test_sites_resume_together_each_from_its_own_node(tmp_path: Path, how: dict[str, Any]) -> None:
+    record = dnasa.Record(checkpoint_every=3, callback=lambda evaluation: evaluation.step == 4)
+    graph = GRAPHS["ring"]
+
+    def folder(network: Network) -> Path:
+        return tmp_path / f"run-{network.rank}"
+
+    with connected(tmp_path, graph, **how) as networks:
+        in_threads(lambda network: solve(network, "dnasa", folder=folder(network), record=record), networks)
+        for network in networks:
+            (folder(network) / "status.json").write_text(json.dumps({"state": "interrupted", "step": 3, "steps": 8}))
+            (file,) = (folder(network) / "checkpoints").iterdir()
+            assert load_file(file)["0.state.x"].shape == (1, 1, 1, 5)
+    record = dnasa.Record(checkpoint_every=3)
+    expected = solve(dnasa.connect(graph, **how), "dnasa")
+    with connected(tmp_path, graph, **how) as networks:
+        for result in in_threads(lambda n: solve(n, "dnasa", folder=folder(n), resume=True, record=record), networks):
+            np.testing.assert_allclose(result.x, expected.x, rtol=1e-9, atol=1e-12)
 
 
 def test_hidden_exchanges(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from dnasa.arrays import to_numpy
 from dnasa.checks import first_line
 from dnasa.communication import Network
-from dnasa.core import InputError, Interrupted, RunError
+from dnasa.core import Array, InputError, Interrupted, RunError
 from dnasa.events import Events
 from dnasa.files import to_json
 from dnasa.rules.registry import VariantGroup
@@ -90,7 +90,7 @@ class Session:
             reason = f"does not fit this run: {first_line(error)}"
             raise InputError(f"The checkpoint of step {checkpoint.step} {reason}. Start again in another folder.") from error
         self.log(f"Resumed from the checkpoint of step {checkpoint.step}.")
-        if len(checkpoint.notes["members"]) < self.network.nodes:
+        if len(checkpoint.notes["members"]) < self.network.nodes and not self.network.processes.own_folders:
             self.log("The lost nodes were added again, with the mean of the others.")
             recorder.change_nodes(checkpoint.step, self.network.nodes)
             restored = [s.restarted(group.rule) for group, s in zip(groups, restored, strict=True)]
@@ -161,12 +161,16 @@ class Session:
         return together and bool(self.network.mean(np.full((1, 1), float(self.stop_requested)))[0] > 0)
 
     def save(self, t: int, snapshots: Sequence[Snapshot], recorder: Recorder) -> None:
-        gather = self.network.processes.gather
-        arrays = {f"{i}.{name}": to_numpy(gather(a)) for i, s in enumerate(snapshots) for name, a in named_arrays(s).items()}
+        processes = self.network.processes
+
+        def saved(a: Array) -> np.ndarray:
+            return to_numpy(a if processes.own_folders else processes.gather(a))  # a site keeps the rows of its own node
+
+        arrays = {f"{i}.{name}": saved(a) for i, s in enumerate(snapshots) for name, a in named_arrays(s).items()}
         if recorder.early_stopping is not None:
-            arrays |= {name: to_numpy(gather(a)) for name, a in recorder.early_stopping.arrays().items()}
+            arrays |= {name: saved(a) for name, a in recorder.early_stopping.arrays().items()}
         if self.writer is not None:
-            notes = recorder.notes() | {"settings": self.settings, "members": list(self.network.processes.node_ids)}
+            notes = recorder.notes() | {"settings": self.settings, "members": list(processes.node_ids)}
             notes["sent"] = [[s.sent.messages, s.sent.bytes] for s in snapshots]
             if self.network.settings.clock is not None:
                 notes["clock"] = [s.sent.times.tolist() for s in snapshots]

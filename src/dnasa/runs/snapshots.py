@@ -103,11 +103,13 @@ class Restored:
 
     def _rows(self, name: str, x: Array, width: int | None = None) -> Array:
         """The rows of the local nodes, as those of x are; a node that was lost begins at the mean of the others."""
-        members, nodes = self.found.notes["members"], self.network.nodes
+        members, nodes, alone = self.found.notes["members"], self.network.nodes, self.network.processes.own_folders
         a = self.found.arrays.get(name, np.empty(0))
-        shape, dtype = (*x.shape[:-2], len(members), width or a.shape[-1]), dtype_name(x)
+        shape, dtype = (*x.shape[:-2], 1 if alone else len(members), width or a.shape[-1]), dtype_name(x)
         if a.shape != shape or a.dtype.name != dtype:
             raise ValueError(f"{name} is not {shape}, {dtype}")
+        if alone:  # a site has the rows of its own node
+            return like(a, x)
         if len(members) < nodes:
             filled = np.repeat(a.mean(-2, keepdims=True), nodes, axis=-2)
             filled[..., members, :] = a
