@@ -63,9 +63,13 @@ class GroupTransport(Transport):
         receives, messages = pending
         if self.is_first:
             self.across.finish(messages)
-        with torch_errors():
-            for _, buffer in receives:
-                dist.broadcast(as_tensor(buffer), self.first, self.within)
+        buffers = [as_tensor(buffer).view(-1).view(torch.uint8) for _, buffer in receives]
+        if buffers:
+            everything = torch.cat(buffers)
+            with torch_errors():
+                dist.broadcast(everything, self.first, self.within)  # once, whatever the number of neighbors
+            for buffer, part in zip(buffers, everything.split([len(buffer) for buffer in buffers]), strict=True):
+                buffer.copy_(part)
 
     def sum(self, buffer: Array) -> Array:
         if not self.is_first:
