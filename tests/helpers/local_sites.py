@@ -23,13 +23,19 @@ def keys() -> Path:
     return folder
 
 
-def write_sites(folder: Path, count: int, hidden: Collection[str] = (), addresses: Sequence[str] | None = None) -> list[Path]:
+def write_sites(
+    folder: Path,
+    count: int,
+    hidden: Collection[str] = (),
+    addresses: Sequence[str] | None = None,
+    names: Sequence[str] = NAMES,
+) -> list[Path]:
     """A file for each of so many sites; those in `hidden` accept no connections."""
     addresses = addresses or [f"127.0.0.1:{free_port()}" for _ in range(count)]
-    named = zip(NAMES, addresses, strict=False)
+    named = zip(names, addresses, strict=False)
     lines = [f"{name} = '{'' if name in hidden else address}'" for name, address in named]
     files = []
-    for name in NAMES[:count]:
+    for name in names[:count]:
         files.append(folder / f"{name}.toml")
         files[-1].write_text("\n".join([f"keys = '{keys() / name}'", "[sites]", *lines]))
     return files
