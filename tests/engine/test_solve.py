@@ -599,8 +599,3 @@ def test_a_model_that_comes_trained_and_gets_worse_warns_at_the_end() -> None:
     problem = Supervised(module, cross_entropy, wrong, [np.arange(20), np.arange(20, 40)])
     with pytest.warns(UserWarning, match="dsgd: the test accuracy is 0 at step 60, 1 at the start"):
         dnasa.solve(problem, topology.ring(2), "dsgd", eta=1, steps=60, evaluate=20, progress=False)
-
-
-def test_a_maker_of_rules_is_no_rule() -> None:
-    with pytest.raises(InputError, match=r"^A function that makes rules is no rule: give its name"):
-        dnasa.solve(LeastSquares(), "ring", rules.dsgd, steps=1)  # type: ignore[arg-type]

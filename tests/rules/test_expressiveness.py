@@ -204,7 +204,7 @@ def sending(messages: Callable[..., Messages]) -> core.Rule:
         (core.Rule(lambda x: x, lambda s, g, t: ((s,), s), lambda s, m: m[0]), "init must return a NamedTuple"),
         (core.Rule(Bare, lambda s, g, t: ((s.x,), s), lambda s, m: None), "receive must return its Bare, not NoneType"),
         (sending(lambda s, g: (s.x,))._replace(points=lambda s, t: (s.x[..., :1],)), "points must return a tuple"),
-        (rules.dsgd, "Unknown rule '<function dsgd"),
+        (rules.dsgd, "A function that makes rules is no rule"),
     ],
 )
 def test_a_wrong_rule_gets_a_clear_line(rule: Any, words: str) -> None:
