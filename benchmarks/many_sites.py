@@ -16,6 +16,7 @@ from typing import Any
 from local_sites import NAMES, keys, write_sites
 
 import dnasa
+from dnasa.networks import simulated, sites  # noqa: F401 (imported once, not by each process on this machine's cores)
 from dnasa.sites.keys import make_site
 
 IDLE, TIMEOUT = 20.0, 5.0  # seconds
