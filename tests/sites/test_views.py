@@ -11,7 +11,7 @@ import pytest
 from dnasa.sites import views
 from dnasa.sites.views import INTERVAL, Agreement, Member, View, Vote, advance, first_vote, new_ballot
 
-SCHEDULES = int(os.environ.get("DNASA_SCHEDULES", "400"))
+SCHEDULES = int(os.environ.get("DNASA_SCHEDULES", "100"))
 
 
 class World(NamedTuple):
