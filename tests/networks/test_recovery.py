@@ -478,6 +478,37 @@ def test_a_site_that_comes_back_goes_on_at_the_step_of_the_others_with_its_next_
         process.end()
 
 
+def test_a_site_that_does_nothing_while_others_wait_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dnasa.networks.members.PATIENCE", 2)
+    processes = one, two, three = processes_of(tmp_path, 3, timeout=1.5)
+    networks = in_threads(*(process.connect for process in processes))
+    for process in processes:
+        process.connection.admit()
+
+    def exchange(network: Network) -> None:
+        with pytest.raises(ProcessLost, match="without lyon"):
+            network.multiply((np.ones((1, 3)),), 0)
+
+    with pytest.warns(UserWarning, match="has waited 1.5 s for"):
+        in_threads(*(lambda n=n: exchange(n) for n in networks[:2]))
+    in_threads(one.members.meet, two.members.meet)
+    assert views((one, two)) == [[0, 1]] * 2
+    assert three.members.links[0].connected  # its threads are alive
+    for process in processes:
+        process.end()
+
+
+def test_a_site_that_is_started_twice_is_refused_while_the_first_process_is_connected(tmp_path: Path) -> None:
+    files = local_sites(tmp_path, 3, hidden=("paris",))
+    processes = [Process(sites) for sites in files]
+    in_threads(*(process.connect for process in processes))
+    second = Process(files[1])
+    wait_until(lambda: "another process of paris is connected" in second.members.links[0].problem)
+    assert all(process.members.counts_still() for process in processes)
+    for process in (*processes, second):
+        process.end()
+
+
 def test_a_hidden_site_is_gone_if_it_closed_its_connection_and_not_if_this_site_did(tmp_path: Path) -> None:
     one, two = [Process(sites) for sites in local_sites(tmp_path, 2, hidden=("paris",))]
     in_threads(one.connect, two.connect)
