@@ -17,10 +17,12 @@ import numpy as np
 import pytest
 import torch
 from launching import PATIENCE, wait_until
-from local_sites import local_sites
+from local_sites import local_sites, write_sites
 from test_optim import backward, flat, model
+from typer.testing import CliRunner
 
 import dnasa
+from dnasa import cli
 from dnasa.communication import Membership, Network, Processes
 from dnasa.core import Array, InputError, ProcessLost, RunError
 from dnasa.engine.recovery import reconnect, surviving, warn_of_changes
@@ -31,7 +33,7 @@ from dnasa.networks.processes import Sending
 from dnasa.networks.sites import SiteNetworks, described
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
-from dnasa.sites.file import Sites
+from dnasa.sites.file import Sites, read_sites
 from dnasa.sites.keys import make_authority, make_site
 from dnasa.sites.mesh import GRACE
 
@@ -496,6 +498,24 @@ def test_a_site_that_does_nothing_while_others_wait_is_left_out(tmp_path: Path, 
     assert three.members.links[0].connected  # its threads are alive
     for process in processes:
         process.end()
+
+
+@pytest.mark.filterwarnings("ignore:.* has waited")
+def test_the_operator_lets_one_of_two_sites_go_on_alone(tmp_path: Path) -> None:
+    file, *_ = write_sites(tmp_path, 2)
+    one, two = (Process(read_sites(path), timeout=1.0) for path in (file, tmp_path / "paris.toml"))
+    in_threads(one.connect, two.connect)
+    one.connection.admit()
+    two.end()
+    meeting = threading.Thread(target=one.members.meet)
+    meeting.start()
+    meeting.join(4)
+    assert meeting.is_alive()  # two sites need both
+    assert CliRunner().invoke(cli.app, ["sites", "drop", "berlin", str(file)]).exit_code  # it is this site
+    assert CliRunner().invoke(cli.app, ["sites", "drop", "paris", str(file)]).exit_code == 0
+    meeting.join(PATIENCE)
+    assert one.members.nodes == [0]
+    one.end()
 
 
 def test_a_site_that_is_started_twice_is_refused_while_the_first_process_is_connected(tmp_path: Path) -> None:
