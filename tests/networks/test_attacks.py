@@ -61,6 +61,7 @@ class Site:
         self.ends: list[float] = []  # the last number of each cycle
         self.nodes: list[int] = []
         self.poison: Callable[[Site], Any] | None = None  # what to do, or send, once
+        self.poison_at = 0  # the cycle in which to do it
         self.error: Exception | None = None
         self.stopped = False
         self.thread = threading.Thread(target=self._work, daemon=True)
@@ -82,7 +83,7 @@ class Site:
         self.nodes = list(self.network.processes.node_ids)
         x = np.arange(SIZE, dtype=np.float64)[None] % 7 + self.members.node
         for k in range(CYCLE):
-            if self.poison is not None:
+            if self.poison is not None and len(self.ends) >= self.poison_at:
                 poison, self.poison = self.poison, None
                 x = x if (sent := poison(self)) is None else np.full_like(x, sent)
             (x,) = self.network.multiply((x,), k)
@@ -241,6 +242,7 @@ def test_a_member_that_sends_nonsense_is_named_and_its_numbers_are_not_used(tmp_
         return sent if isinstance(sent, float) else None
 
     try:
+        first.poison_at = attacker.poison_at = max(len(first.ends), len(attacker.ends)) + 20  # at both in the same cycle
         if name == "large sum":
             first.poison = lambda site: site.network.mean(np.ones((1, 30))) and None
         if name == "nonsense":
