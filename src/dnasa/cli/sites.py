@@ -51,12 +51,18 @@ def drop(
 ) -> None:
     """Let the run of this site go on without another one that was stopped for good, where too few are left for a majority."""
     from dnasa.checks import choose
+    from dnasa.core import InputError
+    from dnasa.files import write_durably
     from dnasa.sites.file import read_sites
     from dnasa.sites.tls import DROPPED
 
     listed = read_sites(file)
-    choose("site", name, {site.name: site for site in listed.sites if site is not listed.sites[listed.own]})
-    (listed.keys / DROPPED).write_text(name)
+    names = [site.name for site in listed.sites]
+    choose("site", name, {other: other for other in names if other != names[listed.own]})
+    path = listed.keys / DROPPED
+    if path.is_symlink() or (path.exists() and path.read_bytes() not in [each.encode() for each in names]):
+        raise InputError(f"{path} is not a file of dnasa: move it away first.")
+    write_durably(path, name.encode())
     print_line(f"The run of this site, and through it the others, no longer count {name}. Make sure that it has stopped.")
 
 

@@ -92,11 +92,16 @@ def warn_of_changes(network: Network, lost: list[int], joined: list[int], step: 
         warnings.warn(f"After step {step} the run continues {' and '.join(what)}: {left}.", stacklevel=2)
 
 
+def newcomers(positions: Sequence[Position]) -> tuple[int, list[int]]:
+    """The first process that has the model, and those that need it."""
+    new = [position.new for position in positions]
+    return new.index(False), [rank for rank, is_new in enumerate(new) if is_new]
+
+
 def received_state(network: Network, positions: Sequence[Position], rule: Rule, state: State) -> State:
     """The state to continue with: a process that is new begins at x of the first that is not."""
-    new = [position.new for position in positions]
-    if not any(new):
+    source, new = newcomers(positions)
+    if not new:
         return state
-    targets = [rank for rank, is_new in enumerate(new) if is_new]
-    x = network.processes.copy(state.x, new.index(False), targets)
-    return rule.init(x) if new[network.rank] else state
+    x = network.processes.copy(state.x, source, new)
+    return rule.init(x) if network.rank in new else state

@@ -9,17 +9,19 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 
 from dnasa.core import InputError, ProcessLost, RunError
+from dnasa.files import read_bytes
 from dnasa.networks.processes import Traffic
 from dnasa.sites.file import Sites
-from dnasa.sites.link import INTERVAL, Link
+from dnasa.sites.link import Link
 from dnasa.sites.mesh import Mesh
 from dnasa.sites.tls import DROPPED
-from dnasa.sites.views import Agreement, View, Vote
+from dnasa.sites.views import INTERVAL, Agreement, View, Vote
 
 RECENT = 32  # calls that a state names; neighbors are never that many calls apart
 PATIENCE = 20  # how many timeouts a site that wants to join waits for the others, and they for one that does nothing
@@ -82,7 +84,7 @@ class Members:
         self.waits_since: float | None = None
         self.warned = False
         self.last_seen: dict[int, tuple[int | None, float]] = {}  # the exchanges of each site, and since when
-        self.drops_at = self._drop_time()
+        self.drops_at = self.mesh.modified(DROPPED)
         self.publish = self.mesh.publish
         self.mesh.open()
 
@@ -106,10 +108,11 @@ class Members:
 
     def _described(self) -> str:
         """The state of this site, after the agreement has made use of all that the others say."""
-        self._agree()
+        heard = frozenset(self._heard())
+        self._agree(heard)
         return SiteState(
             vote=self.vote,
-            hears=frozenset(self._heard()),
+            hears=heard,
             joining=self.joining,
             admits=self.admits,
             calls=self.calls,
@@ -122,7 +125,7 @@ class Members:
         vote = state.vote
         views = [vote.view.members, *(p.members for p in (vote.accepted, vote.proposed) if p and p.members)]
         sites = {*state.hears, *(member.site for members in views for member in members)}
-        if max(sites, default=0) > len(self.links) or vote.member != (node, self.links[node].instance):
+        if not sites <= {self.node, *self.links} or vote.member != (node, self.links[node].instance):
             raise ValueError("it speaks of sites that there are not, or for another one")
         return state
 
@@ -142,15 +145,15 @@ class Members:
 
     # ------------------------------------------------------------ the agreement
 
-    def _agree(self) -> None:
+    def _agree(self, heard: frozenset[int]) -> None:
         states = self._states()
-        if self._drop_time() != self.drops_at:
+        if self.mesh.modified(DROPPED) != self.drops_at:
             self._drop()
-        hears = {node: state.hears for node, state in states.items() if self._may_take_part(node, states)}
-        here = {self.node: self._heard()} | {node: heard for node, heard in hears.items() if node in self._heard()}
         votes = {node: state.vote for node, state in states.items()}
+        here = [node for node in states if node in heard and self._may_take_part(node, states)]
+        hears = {self.node: heard} | {node: states[node].hears for node in here}
         silence = {node: link.quiet * INTERVAL for node, link in self.links.items()}
-        self.agreement.update(time.monotonic(), votes, here, silence)
+        self.agreement.update(time.monotonic(), votes, hears, silence)
 
     def _may_take_part(self, node: int, states: dict[int, SiteState]) -> bool:
         """Whether that site may be in the next view: as a member of this one, or if it wants to join, and all let it."""
@@ -175,18 +178,13 @@ class Members:
         began = max(since, self.waits_since or now)
         return now > began + PATIENCE * self.timeout
 
-    def _drop_time(self) -> int:
-        try:
-            return (self.mesh.sites.keys / DROPPED).stat().st_mtime_ns
-        except OSError:
-            return 0
-
     def _drop(self) -> None:
-        """Count those out that the operator has declared stopped since this process began."""
-        self.drops_at = self._drop_time()
-        listed = (self.mesh.sites.keys / DROPPED).read_text().split()
+        """Count a site out that the operator has declared stopped since this process began."""
+        self.drops_at, name = self.mesh.modified(DROPPED), b""
+        with suppress(OSError):  # somebody may have removed it
+            name = read_bytes(self.mesh.sites.keys / DROPPED)
         for node in self.links:
-            if self.name(node) in listed:
+            if self.name(node).encode() == name:
                 self.agreement.drop(node)
 
     # ------------------------------------------------------------ calls that all members make together

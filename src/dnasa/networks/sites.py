@@ -29,8 +29,8 @@ from dnasa.networks.transport import Message, Transport, as_numpy
 from dnasa.sites.connecting import Refused
 from dnasa.sites.file import Sites
 from dnasa.sites.inbox import Key, Receive
-from dnasa.sites.link import INTERVAL
 from dnasa.sites.mesh import Mesh
+from dnasa.sites.views import INTERVAL
 from dnasa.topology import Topology
 from dnasa.topology.graphs import without
 from dnasa.topology.rounds import count_rounds

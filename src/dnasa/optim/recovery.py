@@ -11,6 +11,7 @@ from dnasa.core import InputError, ProcessLost, RunError, State
 from dnasa.engine.recovery import (
     Position,
     changes,
+    newcomers,
     positions_of,
     received_state,
     reconnect,
@@ -152,8 +153,7 @@ class Recovery:
 
     def _received(self, network: Network, positions: Sequence[Position], state: State) -> State:
         """The state to continue with; a process that is new also gets the frozen parameters and buffers of another."""
-        new = [position.new for position in positions]
-        if any(new):
-            targets = [rank for rank, is_new in enumerate(new) if is_new]
-            copy_from(network, new.index(False), self.node.untrained, targets)
+        source, new = newcomers(positions)
+        if new:
+            copy_from(network, source, self.node.untrained, new)
         return received_state(network, positions, self.node.rule, state)

@@ -16,6 +16,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -26,6 +27,7 @@ from dnasa.events import Events
 from dnasa.sites.connecting import Greeting, Refused, send_greeting
 from dnasa.sites.file import Sites
 from dnasa.sites.inbox import Inbox, Key
+from dnasa.sites.views import INTERVAL
 
 HEADER = struct.Struct("!BQIQQ")  # kind, view, network, number, bytes that follow
 STATE, MESSAGE, ARRIVED, ASK, OPENING = range(5)
@@ -34,7 +36,6 @@ UNSENT_LIMIT = 16  # messages to a site; then the sender waits
 TURN = 64  # records of TLS that are written, then read, at a time
 RECORD = 1 << 14  # bytes
 TOLD = {STATE: "state", OPENING: "opening"}  # what sites tell each other besides messages, as the audit calls it
-INTERVAL = 0.5  # seconds between two states
 
 
 class OtherRun(Refused):
@@ -114,7 +115,6 @@ class Link:
     Attributes:
         instance: Names the process at the other end.
         state: The latest that it said of itself.
-        connected: Whether there is a connection.
         refused: Whether no process listened at its address, or its certificate was revoked, when it was last dialed.
         ours: Why this process broke the last connection off, which says nothing about the other; empty if it did not.
         quiet: Own intervals since anything came.
@@ -127,7 +127,7 @@ class Link:
         self.local, self.site, self.name = local, site, local.sites.sites[site].name
         self.instance, self.problem, self.warned, self.asks = "", "", "", False
         self.state: Any = None
-        self.connected, self.refused, self.ours = False, False, ""
+        self.refused, self.ours = False, ""
         self.quiet = 0
         self.broken = time.monotonic()  # when the last connection broke
         self.outbox: deque[bytes | memoryview] = deque()  # header, body, header, body, ...
@@ -135,6 +135,10 @@ class Link:
         self.room = threading.Condition()
         self.using = threading.Lock()  # the one connection
         self.connection: Connection | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self.connection is not None
 
     def send(self, key: Key, data: bytes, check: Callable[[], object]) -> None:
         """Send a message. Waits while many are on their way, and calls `check`, which may raise."""
@@ -194,7 +198,7 @@ class Link:
             self._resume(greeting)
             if answer:
                 send_greeting(tls, self.greeting())
-            self.connection, self.connected, self.quiet = Connection(self, tls), True, 0
+            self.connection, self.quiet = Connection(self, tls), 0
             self.refused, self.ours = False, ""
             self.local.events.write("connected", peer=self.name)
             self.local.publish()
@@ -206,7 +210,7 @@ class Link:
                 self.local.events.write("disconnected", peer=self.name, reason=self.ours or first_line(error))
             finally:
                 self.connection.close()
-                self.connection, self.connected, self.broken = None, False, time.monotonic()
+                self.connection, self.broken = None, time.monotonic()
                 self.local.publish()
                 self.local.changed()
 
@@ -419,11 +423,10 @@ class Connection:
         self.local.changed()
 
     def _state(self, data: memoryview) -> None:
-        text = bytes(data)
-        if text == self.seen:
+        if data == self.seen:
             return
-        self.seen = text
-        self.link.state = _parsed(lambda text: self.local.parse(self.link.site, text), data, "its state cannot be read")
+        self.seen = bytes(data)
+        self.link.state = _parsed(partial(self.local.parse, self.link.site), data, "its state cannot be read")
         self.local.publish()
         self.local.changed()
 

@@ -8,8 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 from dnasa.sites.connecting import Door, Greeting, Refused, alert_of, closed_on_error, dial, dials, explain, send_greeting
-from dnasa.sites.link import INTERVAL, Link, Local, OtherRun
+from dnasa.sites.link import Link, Local, OtherRun
 from dnasa.sites.tls import REVOKED, REVOKED_CERTIFICATE
+from dnasa.sites.views import INTERVAL
 
 HUSH = 10  # intervals of silence after which a connection is dialed again: after an outage TCP waits too long
 GRACE = 0.8  # seconds for which a site that cannot be dialed may be away
@@ -75,20 +76,21 @@ class Mesh(Local):
             raise
 
     def _beat(self) -> None:
-        revoked = self._revoked()
+        revoked = self.modified(REVOKED)
         while not self.closed.wait(INTERVAL):
             for link in self.links.values():
                 link.quiet += 1
                 if link.connected and link.quiet > HUSH:
                     link.break_off("nothing came for a while")
-            if revoked != (revoked := self._revoked()):
+            if revoked != (revoked := self.modified(REVOKED)):
                 for link in self.links.values():
                     link.break_off(f"{REVOKED} changed: certificates are checked again")
             self.publish(again=True)
 
-    def _revoked(self) -> int:
+    def modified(self, name: str) -> int:
+        """When that file in the folder of the keys was last changed; 0 if there is none."""
         with suppress(OSError):
-            return (self.sites.keys / REVOKED).stat().st_mtime_ns
+            return (self.sites.keys / name).stat().st_mtime_ns
         return 0
 
     def _keep(self, link: Link) -> None:

@@ -167,7 +167,7 @@ def _majority(own: Vote, votes: Votes, ballot: Ballot, agrees: Callable[[Vote], 
 
 Hears = Mapping[int, Collection[int]]
 
-INTERVAL = 0.5  # seconds between two looks at the votes
+INTERVAL = 0.5  # seconds after which a site says its vote again
 ATTEMPT = 4 * INTERVAL  # seconds for an attempt to decide a view, before the next
 SETTLE = INTERVAL  # seconds for which a site must want the same members: not all notice a loss at the same time
 LONGEST = 64.0  # seconds between two views that let somebody in
