@@ -24,7 +24,7 @@ LEVELS = [
     ["checks", "communication"],
     ["arrays", "events", "extras", "files"],
     ["randomness", "rules", "sites", "topology"],
-    ["channels", "data"],
+    ["channels", "clock", "data"],
     ["networks", "problems"],
     ["runs"],
     ["engine"],

@@ -16,9 +16,9 @@ from replaying import Log, Recorded, replay
 import dnasa
 from dnasa import problems, topology
 from dnasa.channels.pairs import Offer, Pairs
+from dnasa.clock import with_clock
 from dnasa.core import InputError, Interrupted
 from dnasa.engine.late import Late, Node, run_node
-from dnasa.networks.clock import with_clock
 from dnasa.networks.simulated import connect
 from dnasa.rules import registry
 from dnasa.runs.snapshots import Sent, Snapshot

@@ -14,11 +14,11 @@ from test_site_iterates import connected, in_threads
 import dnasa
 from dnasa import problems, topology
 from dnasa.channels.pairs import Offer
+from dnasa.clock import with_clock
 from dnasa.communication import Network
 from dnasa.core import InputError, RunError
 from dnasa.engine import late as engine
 from dnasa.networks import with_timing
-from dnasa.networks.clock import with_clock
 from dnasa.networks.simulated import connect
 from dnasa.networks.sites import OFFER
 from dnasa.rules import registry

@@ -33,7 +33,7 @@ from dnasa.networks.processes import Sending
 from dnasa.networks.sites import SiteNetworks, described
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
-from dnasa.sites.file import Sites, read_sites
+from dnasa.sites.file import Site, Sites, read_sites
 from dnasa.sites.keys import make_authority, make_site
 from dnasa.sites.mesh import GRACE
 
@@ -43,10 +43,10 @@ class Process:
 
     joined_with: tuple[torch.Tensor, int]  # its parameters and its step when it had joined
 
-    def __init__(self, sites: Sites, timeout: float = 20.0, graph: Any = None):
+    def __init__(self, sites: Sites, timeout: float = 20.0, graph: Any = None, wait_for: int | None = None):
         graph = graph or dnasa.topology.ring(len(sites.sites))
         self.sites = sites
-        self.members = Members(sites, described(sites, graph, 1, None), timeout)
+        self.members = Members(sites, described(sites, graph, 1, None), timeout, wait_for=wait_for)
         self.connection = SiteNetworks(self.members, graph, 1, None)
         self.opt: Any = None
 
@@ -160,6 +160,37 @@ def test_a_process_that_joins_has_the_model_of_the_first_and_its_frozen_paramete
 
 
 @pytest.mark.filterwarnings("ignore:After step")
+def test_a_run_begins_with_a_majority_and_the_last_site_joins(tmp_path: Path) -> None:
+    files = local_sites(tmp_path, 3)
+    processes = [Process(file, wait_for=2) for file in files[:2]]
+
+    def last() -> Any:
+        wait_until(lambda: all(process.opt and process.opt.t >= 30 for process in processes))
+        processes.append(Process(files[2], wait_for=2))
+        return train(processes[2], "dnasa")
+
+    opts = in_threads(*[lambda p=p: train(p, "dnasa") for p in processes], last)
+    assert [opt.nodes for opt in opts] == [[0, 1, 2]] * 3
+    assert processes[2].joined_with[1] >= 30
+    assert all((file.keys / "voted.txt").exists() for file in files)
+    in_threads(*[process.members.end for process in processes])
+    assert not any((file.keys / "voted.txt").exists() for file in files)
+
+
+def test_a_process_that_may_have_voted_before_needs_all_sites(tmp_path: Path) -> None:
+    files = local_sites(tmp_path, 3)
+    Process(files[0], wait_for=2).end()
+    again, second = Process(files[0], wait_for=2), Process(files[1], wait_for=2)
+    try:
+        wait_until(lambda: 1 in again.members._heard() and 0 in second.members._heard())
+        deadline = time.monotonic() + 2
+        assert not again.members._wait_for_view(lambda: time.monotonic() < deadline, "start")
+        assert "voted.txt says that this site's last run may go on elsewhere" in again.members._missing()
+    finally:
+        again.end()
+        second.end()
+
+
 def test_a_process_with_another_rule_is_refused_and_the_others_continue(tmp_path: Path) -> None:
     def join(late: Process) -> None:
         with pytest.raises(InputError, match=r"rule is .*dnasa.* at the others and .*adanasa.* at this process"):
@@ -649,6 +680,11 @@ def test_a_site_that_waits_says_who_is_missing_and_why(tmp_path: Path, monkeypat
 def test_sites_and_nodes_are_equally_many(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There are 2 sites, and the graph has 3 nodes"):
         site_engine.connect(dnasa.topology.ring(3), local_sites(tmp_path, 2)[0], 1, 20.0, None)
+    with pytest.raises(InputError, match="wait_for must be a majority of the 2 sites, 2 to 2, not 1"):
+        site_engine.connect(dnasa.topology.ring(2), local_sites(tmp_path, 2)[0], 1, 20.0, None, wait_for=1)
+    many = replace(local_sites(tmp_path, 2)[0], sites=[Site(f"site-{k}") for k in range(21)])
+    with pytest.raises(InputError, match="at most 20 sites agree"):
+        site_engine.connect(dnasa.topology.ring(21), many, 1, 20.0, None)
 
 
 # ---------------------------------------------------------------- what others say

@@ -22,7 +22,7 @@ from dnasa.runs.snapshots import Snapshot
 from dnasa.topology import Topology
 
 if TYPE_CHECKING:
-    from dnasa.networks.clock import Clock
+    from dnasa.clock import Clock
 
 GradientOfNode = Callable[[Array, int, int], Array]  # (point, node, step of this node)
 

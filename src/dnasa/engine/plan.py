@@ -186,6 +186,8 @@ def _network(problem: "Problem", network: "Network | Topology | str") -> Network
             f"The problem has data for {problem.nodes} nodes, the topology has {network.topology.nodes}: give both the same "
             "number."
         )
+    if network.nodes < len(network.processes.names):
+        raise InputError("solve needs all sites at the start: leave out wait_for, which is for the optimizer.")
     return network
 
 

@@ -55,6 +55,7 @@ def connect(
     compress: "str | Codec | None" = None,
     site: "ProcessGroup | None" = None,
     sites: str | Path | None = None,
+    wait_for: int | None = None,
     every: int = 1,
     traffic: "Traffic | None" = None,
     late: int | None = None,
@@ -81,6 +82,8 @@ def connect(
         site: The process group of torch.distributed whose processes hold one node together: the nodes are then the sites.
         sites: A file that lists the sites: machines of different owners, each with one node, joined by TLS. The run begins
             when all are there. It continues without those that are lost, and with those that come back.
+        wait_for: The run across sites begins once this many are there, a majority; the others join later. By default all.
+            For the optimizer only: `solve` and tables need all sites at the start.
         every: Exchange only at every N-th step. In the others each node moves by itself, along what it last learned of the
             average gradient.
         traffic: Counts what this site sends, from the first byte; by default a new one.
@@ -102,6 +105,8 @@ def connect(
         raise InputError(f"The timeout must be seconds above 0, at most {LONGEST_TIMEOUT:,}, not {timeout}.")
     if (sites is None) == (engine == "sites"):
         raise InputError("A file that lists the sites (--sites) goes with the engine sites, and with no other (--engine).")
+    if wait_for is not None and engine != "sites":
+        raise InputError("wait_for is for sites: leave it out.")
     if site is not None and engine != "torch":
         raise InputError("A site is a process group of torch.distributed: start the processes with torchrun.")
     if sum(how is not None for how in (message_dtype, channel, compress)) > 1:
@@ -130,7 +135,8 @@ def connect(
         from dnasa.sites.file import read_sites
 
         listed = read_sites(sites)  # type: ignore[arg-type]
-        network = engine_of_sites.connect(graph(len(listed.sites)), listed, rounds, timeout or SILENCE, channel, every, traffic)
+        graph_of_sites, silence = graph(len(listed.sites)), timeout or SILENCE
+        network = engine_of_sites.connect(graph_of_sites, listed, rounds, silence, channel, every, traffic, wait_for)
     else:
         from dnasa.networks import processes
 
@@ -152,7 +158,7 @@ def with_timing(
     network = replace(network, settings=replace(network.settings, late=late, overlap=overlap))
     if clock is None:
         return network
-    from dnasa.networks.clock import with_clock
+    from dnasa.clock import with_clock
 
     return with_clock(network, clock)
 

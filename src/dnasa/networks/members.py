@@ -5,6 +5,7 @@ the view that it is in still counts, each time before it sends something and whi
 the next one.
 """
 
+import os
 import time
 import warnings
 from collections import Counter
@@ -15,12 +16,12 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from dnasa.core import InputError, ProcessLost, RunError
-from dnasa.files import read_bytes
+from dnasa.files import read_bytes, write_durably
 from dnasa.networks.processes import Traffic
 from dnasa.sites.file import Sites
 from dnasa.sites.link import Link
 from dnasa.sites.mesh import Mesh
-from dnasa.sites.tls import DROPPED
+from dnasa.sites.tls import DROPPED, VOTED
 from dnasa.sites.views import INTERVAL, Agreement, View, Vote
 
 RECENT = 32  # calls that a state names; neighbors are never that many calls apart
@@ -30,6 +31,8 @@ REMEDY = (
     "Every process must call step(), averaged() and consensus() equally often: give all of them the same number of "
     "batches, or train inside dnasa.optim.Join; an error that one of them catches leaves out its call."
 )
+
+VOTED_TEXT = b"This site has voted in a run that began without all sites. Remove this file once no site trains any more.\n"
 
 Number = Annotated[int, Field(ge=0, lt=2**64)]
 Node = Annotated[int, Field(ge=0, lt=2**16)]
@@ -66,13 +69,16 @@ class Members:
         run: Describes what all sites must have in common.
         timeout: Seconds of silence after which a site is left out of the next view.
         traffic: Counts what this site tells the others.
+        wait_for: How many sites the run begins with; by default all.
     """
 
-    def __init__(self, sites: Sites, run: str, timeout: float, traffic: Traffic | None = None):
+    def __init__(self, sites: Sites, run: str, timeout: float, traffic: Traffic | None = None, wait_for: int | None = None):
         self.node, self.timeout = sites.own, timeout
         self.traffic = traffic or Traffic()
         self.mesh = Mesh(sites, run, self._described, self._parsed, self._told)
-        self.agreement = Agreement(self.node, self.mesh.instance, len(sites.sites))
+        self.mark = sites.keys / VOTED
+        needs = len(sites.sites) if wait_for is None or not self._is_first() else wait_for
+        self.agreement = Agreement(self.node, self.mesh.instance, len(sites.sites), needs=needs)
         self.view = self.agreement.vote.view
         self.joining = self.admits = self.ended = False
         self.returned = False  # from outside, since the last view
@@ -103,6 +109,16 @@ class Members:
     def nodes(self) -> list[int]:
         """The members of the view that the training is in."""
         return sorted(member.site for member in self.view.members)
+
+    def _is_first(self) -> bool:
+        """Whether no process of this site can have voted in this run: one that has forgotten its vote must wait for all."""
+        try:
+            if not os.path.lexists(self.mark):
+                write_durably(self.mark, VOTED_TEXT)
+                return True
+        except OSError as error:
+            raise InputError(f"Cannot write {self.mark}, which wait_for needs: {error.strerror}.") from error
+        return False
 
     # ------------------------------------------------------------ what sites say of themselves
 
@@ -300,7 +316,7 @@ class Members:
         self.mesh.enter(view.number)
         self.publish()
 
-    def opening(self, wanted: int) -> list[list[str]]:
+    def opening(self, wanted: int) -> list[list[str | None]]:
         """How the run began, with at least this many exchanges of texts, as the members say."""
         deadline = time.monotonic() + PATIENCE * self.timeout
         while len(self.mesh.opening) < wanted:
@@ -326,7 +342,7 @@ class Members:
         """What a run that has begun needs to go on."""
         count = len(self.vote.view.members)
         if not self.view.number:
-            return ""
+            return f" {self.mark} says that this site's last run may go on elsewhere." if self.mark.exists() else ""
         return f" The run goes on with {count // 2 + 1} of the last {count} members; `dnasa sites drop` counts one out."
 
     def _absence(self, node: int) -> str:
@@ -351,6 +367,9 @@ class Members:
         self.publish()
         while self.counts_still() and not (self.mesh.fault or self.mesh.inbox.early or self._all_ended()):
             time.sleep(0.1)
+        with suppress(OSError):
+            if self.counts_still() and self._all_ended() and read_bytes(self.mark) == VOTED_TEXT:
+                self.mark.unlink()
         self._say_goodbye()
 
     def _all_ended(self) -> bool:

@@ -35,6 +35,7 @@ from dnasa.topology import Topology
 from dnasa.topology.graphs import without
 from dnasa.topology.rounds import count_rounds
 
+MOST_SITES = 20  # each tells all others what it says of itself
 LONGEST_TEXT = 1 << 24  # bytes
 OFFER = struct.Struct("!?Qd")  # whether the sender has ended; the number and the steps of the offer
 FIRST = 10  # exchanges that show how large numbers are
@@ -50,13 +51,21 @@ def connect(
     channel: Channel | None,
     every: int = 1,
     traffic: processes.Traffic | None = None,
+    wait_for: int | None = None,
 ) -> Network:
-    """The network of these sites: waits for all of them, or joins a run that has begun."""
-    if len(sites.sites) != topology.nodes:
+    """The network of these sites: waits for them, or joins a run that has begun."""
+    count = len(sites.sites)
+    if count > MOST_SITES:
         raise InputError(
-            f"There are {len(sites.sites)} sites, and the graph has {topology.nodes} nodes: give both the same number."
+            f"{sites.sites[0].name} and {count - 1} others are too many: at most {MOST_SITES} sites agree among themselves on "
+            "who takes part. Join machines of one owner into one site, or use MPI or torch.distributed."
         )
-    members = Members(sites, described(sites, topology, rounds, channel, every), timeout, traffic)
+    if wait_for is not None and not count < 2 * wait_for <= 2 * count:
+        raise InputError(f"wait_for must be a majority of the {count} sites, {count // 2 + 1} to {count}, not {wait_for}.")
+    if count != topology.nodes:
+        raise InputError(f"There are {count} sites, and the graph has {topology.nodes} nodes: give both the same number.")
+    run = described(sites, topology, rounds, channel, every) + ("" if wait_for is None else f", begins with {wait_for} sites")
+    members = Members(sites, run, timeout, traffic, wait_for)
     atexit.register(members.end)
     return SiteNetworks(members, topology, rounds, channel, every).first_network()
 
@@ -362,8 +371,9 @@ class SiteNetworks:
                 if members.admits or members.view.number > 1 or self.number:  # those that are left can go on
                     raise
                 raise RunError(f"{first_line(error)}, before the first step: start all sites again.") from None
-            if not members.admits and len(texts) == self.topology.nodes:
-                members.mesh.opening.append(texts)
+            if not members.admits and members.view.number == 1:
+                by_site = dict(zip(transport.sites, texts, strict=True))
+                members.mesh.opening.append([by_site.get(node) for node in range(self.topology.nodes)])
             return texts
 
         own = replace(
@@ -391,11 +401,11 @@ class SiteNetworks:
         def allgather_text(text: str) -> list[str]:
             number = next(exchanged)
             texts = self.members.opening(number + 1)[number]
-            if texts[node] != text:
+            if texts[node] not in (text, None):
                 raise InputError(
                     f"{self.members.name(node)} takes part with other settings or data than those it began this run with."
                 )
-            return texts
+            return [text if theirs is None else theirs for theirs in texts]
 
         own = Processes(
             range(node, node + 1),

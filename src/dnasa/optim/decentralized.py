@@ -94,7 +94,8 @@ class Decentralized(torch.optim.Optimizer):
         super().__init__(params if model is None else model.named_parameters(), {"weight_decay": weight_decay})
         network = network.processes.duplicate() if network.processes.duplicate else network
         parameters, mixed = Flat(self.param_groups), MixedBuffers(model, buffers)
-        recipe = make_rule(rule, eta, schedule, steps, network.nodes, parameters.layout)
+        everyone = len(network.processes.names) or network.nodes  # of sites, also those that come later
+        recipe = make_rule(rule, eta, schedule, steps, everyone, parameters.layout)
         self.node = Node(parameters, mixed, network, recipe, overlap)
         own = settings(self.node, model)
         self.recovery = Recovery(self.node, own)

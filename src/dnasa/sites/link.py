@@ -48,7 +48,8 @@ class Local:
     Attributes:
         instance: Names this process: one that is started again has another.
         state: What this site says of itself, and `version` counts its changes.
-        opening: The texts that the sites exchanged before the first step: a site that joins reads them.
+        opening: The texts that the sites exchanged before the first step, None of those that came later. A site that joins
+            reads them.
         stopped: Why this site does not take part, which is all that it tells the others; empty if it does.
         conflicts: The sites with which no run can begin, and why.
         fault: Which site said what it must not say, and what: this one stops then; empty if none did.
@@ -76,7 +77,7 @@ class Local:
         self.news = threading.Condition()
         self.version, self.state = 0, b""
         self.stopped, self.fault, self.conflicts = "", "", dict[int, str]()
-        self.opening: list[list[str]] = []
+        self.opening: list[list[str | None]] = []
         self.links: dict[int, Link] = {}
 
     def publish(self, again: bool = False) -> None:
@@ -415,7 +416,7 @@ class Connection:
         self.local.changed()
 
     def _opening(self, data: memoryview) -> None:
-        opening = _parsed(TypeAdapter(list[list[str]]).validate_json, data, "it does not say how the run began")
+        opening = _parsed(TypeAdapter(list[list[str | None]]).validate_json, data, "it does not say how the run began")
         if any(len(texts) != len(self.local.sites.sites) for texts in opening):
             raise Refused("it does not say how the run began")
         self.asking = self.link.asks = False

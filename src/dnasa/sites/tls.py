@@ -13,6 +13,7 @@ from dnasa.files import read_bytes
 
 AUTHORITY, CERTIFICATE, KEY, REVOKED = "authority.crt", "site.crt", "site.key", "revoked.pem"
 DROPPED = "dropped.txt"  # in the same folder: a site that the operator has declared stopped
+VOTED = "voted.txt"  # a process of this site has voted in a run that began without all sites, and may not have ended
 REVOKED_CERTIFICATE = 23  # OpenSSL's number of the error
 
 

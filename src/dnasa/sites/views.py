@@ -36,7 +36,7 @@ class Ballot(NamedTuple):
 
 
 class View(NamedTuple):
-    """The members of a run. View 0 has all sites, whatever their processes: all of them must vote for the first view."""
+    """The members of a run. View 0 has all sites, whatever their processes."""
 
     number: int
     members: tuple[Member, ...]
@@ -58,6 +58,7 @@ class Vote(NamedTuple):
         promised: It accepts nothing below this ballot.
         accepted: The last proposal that it accepted.
         proposed: Its own proposal.
+        needs: How many sites must accept the first view for this vote to count.
         left: Whether this is its last vote.
         dropped: The processes that an operator has declared stopped for good.
     """
@@ -67,6 +68,7 @@ class Vote(NamedTuple):
     promised: Ballot = Ballot()
     accepted: Proposal | None = None
     proposed: Proposal | None = None
+    needs: int = 0
     left: bool = False
     dropped: frozenset[Member] = frozenset()
 
@@ -83,9 +85,10 @@ class Vote(NamedTuple):
 Votes = Mapping[int, Vote]
 
 
-def first_vote(site: int, instance: str, sites: int) -> Vote:
-    """The vote of a process that has just started."""
-    return Vote(Member(site, instance), View(0, tuple(Member(other, "") for other in range(sites))))
+def first_vote(site: int, instance: str, sites: int, needs: int | None = None) -> Vote:
+    """The vote of a process that has just started. By default it needs all sites for the first view."""
+    members = tuple(Member(other, "") for other in range(sites))
+    return Vote(Member(site, instance), View(0, members), needs=needs or sites)
 
 
 def advance(own: Vote, others: Votes, wish: tuple[Member, ...] = ()) -> Vote:
@@ -161,8 +164,13 @@ def _majority(own: Vote, votes: Votes, ballot: Ballot, agrees: Callable[[Vote], 
     """Whether a majority of the members agrees: of those that have not left, nor were dropped."""
     left = {vote.member for vote in votes.values() if vote.left and vote.promised <= ballot}
     counted = [member for member in own.view.members if member not in left | own.dropped]
-    agreeing = sum(member.site in votes and agrees(votes[member.site]) for member in counted)
-    return 2 * agreeing > len(counted) if own.view.number else agreeing == len(counted)
+    agreeing = [votes[member.site] for member in counted if member.site in votes and agrees(votes[member.site])]
+    return 2 * len(agreeing) > len(counted) if own.view.number else are_enough(agreeing, own)
+
+
+def are_enough(votes: Collection[Vote], own: Vote) -> bool:
+    """Whether the run may begin with these votes. Those that need more do not count."""
+    return sum(vote.needs <= len(votes) for vote in votes) >= own.needs
 
 
 Hears = Mapping[int, Collection[int]]
@@ -170,23 +178,24 @@ Hears = Mapping[int, Collection[int]]
 INTERVAL = 0.5  # seconds after which a site says its vote again
 ATTEMPT = 4 * INTERVAL  # seconds for an attempt to decide a view, before the next
 SETTLE = INTERVAL  # seconds for which a site must want the same members: not all notice a loss at the same time
-LONGEST = 64.0  # seconds between two views that let somebody in
+LONGEST = 64.0  # seconds for which a site that was left out waits
 
 
 class Agreement:
     """When a site proposes a view, and whom: the processes that all hear each other.
 
-    A member that is not heard is left out soon, since the others wait for it. Processes that want to join wait longer after
-    each view, up to `LONGEST`, so that a link that comes and goes does not stop the training all the time.
+    A member that is not heard is left out soon, since the others wait for it. A site that is left out again and again waits
+    longer each time, up to `LONGEST`, so that a link that comes and goes does not stop the training all the time.
     """
 
-    def __init__(self, site: int, instance: str, sites: int, seed: int | None = None):
-        self.vote = first_vote(site, instance, sites)
+    def __init__(self, site: int, instance: str, sites: int, seed: int | None = None, needs: int | None = None):
+        self.vote = first_vote(site, instance, sites, needs)
         self.random = random.Random(seed)
         self.attempts = 0
         self.next_attempt = 0.0
-        self.patience = INTERVAL
-        self.admits_at = 0.0
+        self.patience: dict[int, float] = {}  # of each site that was left out, in seconds
+        self.admits_at: dict[int, float] = {}
+        self.entered_at = 0.0
         self.wish: tuple[Member, ...] = ()
         self.wished_at = 0.0
 
@@ -203,10 +212,11 @@ class Agreement:
         wish = self._wish(now, others, hears, silence)
         if wish != self.wish:
             self.wish, self.wished_at = wish, now
-        settled = now >= self.wished_at + SETTLE or not before.view.number
+        all_here = not before.view.number and len(wish) == len(before.view.members)
+        settled = now >= self.wished_at + SETTLE or all_here
         self.vote = advance(before, others, wish)
         if self.vote.view != before.view:
-            self._entered(now)
+            self._entered(now, before.view)
         elif self.vote.promised != before.promised:
             self.next_attempt = now + ATTEMPT * (1 + self.random.random())
         elif ((wish and settled) or self.vote.accepted) and self.vote.is_member and now >= self.next_attempt:
@@ -221,11 +231,13 @@ class Agreement:
         gone = frozenset(member for member in self.vote.view.members if member.site == site)
         self.vote = self.vote._replace(dropped=self.vote.dropped | gone)
 
-    def _entered(self, now: float) -> None:
-        calm = now - self.admits_at > 10 * self.patience
-        self.patience = INTERVAL if calm else min(2 * self.patience, LONGEST)
-        self.admits_at, self.attempts = now + self.patience, 0
-        self.next_attempt = now
+    def _entered(self, now: float, before: View) -> None:
+        for site in {member.site for member in before.members} - {member.site for member in self.vote.view.members}:
+            patience = self.patience.get(site, 0.0)
+            calm = now > self.admits_at.get(site, 0.0) + 10 * patience
+            self.patience[site] = 2 * INTERVAL if calm else min(4 * patience, LONGEST)
+            self.admits_at[site] = now + self.patience[site]
+        self.attempts, self.entered_at, self.next_attempt = 0, now, now
 
     def _attempt(self, now: float, others: Votes, wish: tuple[Member, ...]) -> None:
         """Ask for promises. The first site begins; the others wait longer, so that they rarely disturb each other."""
@@ -242,18 +254,20 @@ class Agreement:
         votes = {**others, self.vote.member.site: self.vote}
         here = {votes[site].member for site in hears if site in votes and not votes[site].left} - self.vote.dropped
         members = set(self.vote.view.members)
+        faults = {site: (self.patience.get(site, 0.0), silence.get(site, 0.0)) for site in hears}
         if self.vote.view.number == 0:
-            return tuple(sorted(here)) if len(mutual(here, hears, silence)) == len(members) else ()
-        wanted = set(mutual(here & members, hears, silence))
-        if now >= self.admits_at:
-            for member in sorted(here - members):  # one that joins takes no member's place: it hears all of them
-                if len(mutual(wanted | {member}, hears, silence)) > len(wanted):
-                    wanted.add(member)
+            group = mutual(here, hears, faults)
+            return tuple(group) if are_enough([votes[member.site] for member in group], self.vote) else ()
+        wanted = set(mutual(here & members, hears, faults))
+        for member in sorted(here - members) if now >= self.entered_at + INTERVAL else ():
+            patient = now >= self.admits_at.get(member.site, 0.0)
+            if patient and len(mutual(wanted | {member}, hears, faults)) > len(wanted):  # it takes no member's place
+                wanted.add(member)
         return tuple(sorted(wanted)) if wanted != members else ()
 
 
-def mutual(members: Collection[Member], hears: Hears, silence: Mapping[int, float]) -> list[Member]:
-    """Those that all hear each other, after others were left out one by one: who hears the fewest, or is silent longest."""
+def mutual(members: Collection[Member], hears: Hears, faults: Mapping[int, tuple[float, float]]) -> list[Member]:
+    """Those that all hear each other, after others were left out one by one: who hears the fewest, or has most faults."""
     rest = sorted(members)
 
     def strangers(one: Member) -> int:
@@ -261,5 +275,5 @@ def mutual(members: Collection[Member], hears: Hears, silence: Mapping[int, floa
         return sum(other != one for other in apart)
 
     while rest and any(map(strangers, rest)):
-        rest.remove(max(rest, key=lambda member: (strangers(member), silence.get(member.site, 0.0), member)))
+        rest.remove(max(rest, key=lambda member: (strangers(member), faults[member.site], member)))
     return rest

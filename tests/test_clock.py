@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import dnasa
 from dnasa import problems, topology
+from dnasa.clock import read_links
 from dnasa.core import InputError
-from dnasa.networks.clock import read_links
 from dnasa.topology import Topology
 
 DIM = 5
