@@ -58,9 +58,9 @@ class Vote(NamedTuple):
         promised: It accepts nothing below this ballot.
         accepted: The last proposal that it accepted.
         proposed: Its own proposal.
-        needs: How many sites must accept the first view for this vote to count.
         left: Whether this is its last vote.
         dropped: The processes that an operator has declared stopped for good.
+        needs: How many sites must accept the first view for this vote to count.
     """
 
     member: Member
@@ -68,9 +68,9 @@ class Vote(NamedTuple):
     promised: Ballot = Ballot()
     accepted: Proposal | None = None
     proposed: Proposal | None = None
-    needs: int = 0
     left: bool = False
     dropped: frozenset[Member] = frozenset()
+    needs: int = 0
 
     @property
     def is_member(self) -> bool:
