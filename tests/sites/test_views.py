@@ -120,7 +120,7 @@ class Simulation:
         self.last: dict[tuple[int, int], float] = {}  # when the last message of each link arrives
         self.events: list[tuple[float, int, int, tuple[int, Vote, frozenset[int]] | None]] = []
         self.count = self.instances = 0
-        self.decided: dict[int, View] = {}
+        self.decided = {0: first_vote(0, "", sites).view}
         for site in range(sites):
             self.plan(self.random.random() * INTERVAL, site, None)
 
