@@ -26,8 +26,7 @@ def commands(name: str) -> Iterator[list[str]]:
         pod = stateful_set()["spec"]["template"]["spec"]
         yield from (container["args"] for container in pod["containers"])
     elif name == "train.slurm":
-        common = re.findall(r'-m dnasa "\$\{run\[@\]\}" (.*) &', text)
-        yield from (shlex.split(f"{words} {common[0]}") for words in re.findall(r"run=\((.*)\)", text))
+        yield from map(shlex.split, re.findall(r"-m dnasa (.*)", text))
     elif name == "dnasa@.service":
         yield from (shlex.split(line) for line in re.findall(r"^ExecStart=\S+/dnasa (.*)", text, re.MULTILINE))
         yield from (["train", *shlex.split(line)] for line in re.findall(r"^# OPTIONS=(.*)", text, re.MULTILINE))

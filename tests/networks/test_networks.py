@@ -1,8 +1,10 @@
 """The exchange is a product with W, whatever holds the arrays and however W is stored."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -183,3 +185,13 @@ def test_torch_keeps_its_own_timeout_unless_one_is_given(monkeypatch: pytest.Mon
     torchdist.start_group(None, "cuda")
     torchdist.start_group(30.0, "cuda")
     assert limits == [None, timedelta(seconds=30)]
+
+
+def test_processes_that_are_started_again_use_a_new_part_of_the_store() -> None:
+    store = torch.distributed.HashStore()
+    for size in (3, 3, 2, 4):  # machines leave and join
+        with ThreadPoolExecutor(size) as pool:  # rank 0 comes last: the others find the store as it was before
+            parts = [*pool.map(partial(torchdist.own_part, store, size=size), reversed(range(size)))]
+        assert not any(part.check(["address"]) for part in parts)
+        parts[0].set("address", str(size))
+        assert [part.get("address") for part in parts] == [str(size).encode()] * size

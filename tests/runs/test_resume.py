@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ from launching import ENVIRONMENT, MPIRUN, PATIENCE, free_port, has_lines, wait_
 
 from dnasa import cli, topology
 from dnasa.channels import faulty
-from dnasa.core import Array, InputError, RunError
+from dnasa.core import Array, InputError, Interrupted, RunError
 from dnasa.engine.loop import solve
 from dnasa.networks import connect
 from dnasa.problems import LeastSquares
@@ -99,6 +99,21 @@ class Stopping(LeastSquares):
         if t == self.at:
             raise Stop
         return super().gradient(x, nodes, seeds, t)
+
+
+class Terminated(Stopping):
+    """Gets two signals at a step: a scheduler sends SIGTERM to all processes, and torchrun to its own."""
+
+    def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
+        for _ in range(2 * (t == self.at)):
+            signal.raise_signal(signal.SIGTERM)
+        return LeastSquares.gradient(self, x, nodes, seeds, t)
+
+
+def test_a_second_sigterm_does_not_keep_a_run_from_writing_its_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted, match="at step 46"):
+        solve(Terminated(45), topology.ring(4), steps=60, evaluate=15, folder=tmp_path / "a")
+    assert [checkpoints.step_of(p) for p in checkpoints.newest_first(tmp_path / "a" / "checkpoints")] == [46]
 
 
 def fail_at(t: int, folder: Path, **more: Any) -> None:
@@ -281,3 +296,52 @@ def test_torchrun_restarts_from_the_newest_checkpoint(tmp_path: Path) -> None:
     assert "Resumed from the checkpoint of step 150." in (tmp_path / "a" / "log.txt").read_text()
     assert run(*TRAIN, "--out", tmp_path / "uninterrupted").returncode == 0
     np.testing.assert_allclose(Result.load(tmp_path / "a").x, Result.load(tmp_path / "uninterrupted").x, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("job", "code"), [("one", 0), ("two", 2), ("none", 2)])
+def test_a_torchrun_job_continues_its_own_run_only(job: str, code: int, tmp_path: Path, monkeypatch: Any) -> None:
+    words = [*TRAIN, "--engine", "simulated", "--out", tmp_path / "a"]
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    assert run(*words).returncode == 0
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", job)
+    again = run(*words)
+    assert (again.returncode, "holds a run already" in again.stderr) == (code, code == 2)
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("processes")
+def test_an_elastic_job_continues_exactly_when_a_machine_joins_and_when_one_leaves(tmp_path: Path) -> None:
+    """Its torchrun agents are started as docs/distributed.md says."""
+    script, out, quick = tmp_path / "job.py", tmp_path / "a", tmp_path / "quick"
+    script.write_text(
+        "import pathlib, time; from dnasa.problems import LeastSquares; from dnasa import cli\n"
+        "original = LeastSquares.gradient\n"
+        "def gradient(self, x, nodes, seeds, t):\n"
+        f"    time.sleep(0 if t < 100 or pathlib.Path({str(quick)!r}).exists() else 0.2)\n"
+        "    return original(self, x, nodes, seeds, t)\n"
+        "LeastSquares.gradient = gradient; cli.main()"
+    )
+    where = f"--rdzv-id job --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()} --local-addr 127.0.0.1"
+    times = "--nnodes 1:2 --max-restarts 3 --rdzv-conf last_call_timeout=1,keep_alive_interval=1"
+    words = [sys.executable, "-m", "torch.distributed.run", *where.split(), *times.split(), str(script), *TRAIN]
+    environment = ENVIRONMENT | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+    def start_agent() -> subprocess.Popen[bytes]:
+        agent = subprocess.Popen([*words, "--checkpoint-every", "10", "--out", str(out)], env=environment)
+        agents.callback(agent.terminate)
+        return agent
+
+    def resumed(times: int) -> bool:
+        return (out / "log.txt").exists() and (out / "log.txt").read_text().count("Resumed from the checkpoint") == times
+
+    with ExitStack() as agents:
+        first = start_agent()
+        wait_until(partial(has_lines, out / "history.csv", 3), first)
+        second = start_agent()
+        wait_until(partial(resumed, 1), first)
+        second.terminate()
+        wait_until(partial(resumed, 2), first)
+        quick.touch()
+        assert (second.wait(PATIENCE) != 0, first.wait(PATIENCE)) == (True, 0)
+    assert run(*TRAIN, "--out", tmp_path / "uninterrupted").returncode == 0
+    np.testing.assert_allclose(Result.load(out).x, Result.load(tmp_path / "uninterrupted").x, rtol=0, atol=1e-12)

@@ -37,10 +37,11 @@ def make_run_folder(context: typer.Context, options: Options) -> "RunFolder | No
     if out is None:
         return None
     begun = (out / "config.json").exists()
-    if (begun and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0") or (context.obj or {}).get(RESUMED):
+    if (begun and _started_again(out)) or (context.obj or {}).get(RESUMED):
         return RunFolder(out, resume=True)
     to_store = {name: stored(name, value) for name, value in context.params.items() if name not in NOT_STORED}
     config: dict[str, Any] = {"command": context.info_name, "options": without_unused(to_store)}
+    config |= {"job": job} if (job := _job()) else {}
     if begun and context.info_name == "compare" and not options.force:
         folder = RunFolder(out, resume=True)
         if folder.state in ("done", "diverged") and folder.config.get("command") == "compare":
@@ -50,6 +51,19 @@ def make_run_folder(context: typer.Context, options: Options) -> "RunFolder | No
     if networks.launched_rank() == 0:
         folder.check()
     return folder
+
+
+def _job() -> str | None:
+    """The name of the torchrun job, if it has one: `--rdzv-id`."""
+    job = os.environ.get("TORCHELASTIC_RUN_ID")
+    return None if job == "none" else job
+
+
+def _started_again(out: Path) -> bool:
+    """Whether torchrun has started the processes of a run again; machines that join or leave do not count as restarts."""
+    if job := _job():
+        return read_json(out / "config.json", f"{out} holds no run").get("job") == job
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
 def _check_continued(folder: "RunFolder", options: Options, now: dict[str, Any]) -> None:

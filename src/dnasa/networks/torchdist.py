@@ -8,6 +8,8 @@ import contextlib
 import datetime
 import itertools
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -46,11 +48,29 @@ def start_group(timeout: float | None, device: str) -> None:
         torch.cuda.set_device(local)
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"  # metrics and texts use gloo in any case
     store, rank, size = next(dist.rendezvous("env://"))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store still has the addresses of the last attempt
-    store = dist.PrefixStore(f"attempt {attempt}", store)
+    store = own_part(store, rank, size)
     limit = None if timeout is None else datetime.timedelta(seconds=timeout)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
     atexit.register(end_group)
+
+
+def own_part(store: dist.Store, rank: int, size: int) -> dist.Store:
+    """The part of the store that no earlier processes of this job have used.
+
+    torchrun keeps its store when it starts the processes again, with the addresses of those before. Its count of restarts does
+    not tell the starts apart: each machine has its own, and machines that join or leave do not change it.
+    """
+    own = uuid.uuid4().hex
+    if rank == 0:
+        store.set("start", own)
+        store.set(f"{own} all", " ".join(store.get(f"{own} {other}").decode() for other in range(1, size)))
+        return dist.PrefixStore(own, store)
+    while True:
+        start = store.get("start").decode()
+        store.set(f"{start} {rank}", own)
+        if store.check([f"{start} all"]) and own in store.get(f"{start} all").decode():
+            return dist.PrefixStore(start, store)
+        time.sleep(0.05)
 
 
 def end_group() -> None:

@@ -56,7 +56,8 @@ def _checked(node: Node, saved: Any) -> dict[str, Any]:
     if saved.get("nodes") != node.network.nodes or saved.get("node") != number:
         raise InputError(
             f"This state is of node {saved.get('node')} of {saved.get('nodes')}, this process is node {number} of "
-            f"{node.network.nodes}: every node saves and loads a file of its own."
+            f"{node.network.nodes}: every node saves and loads a file of its own. With another number of nodes, start from the "
+            "model saved inside averaged()."
         )
     if REQUIRED - saved.keys():
         raise InputError(f"This state is damaged or of another version: it has no '{min(REQUIRED - saved.keys())}'.")

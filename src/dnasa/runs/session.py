@@ -220,7 +220,7 @@ class Session:
         self.hooks.callback(signal.signal, number, before)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.stop_requested:
+        if self.stop_requested and number == signal.SIGINT:  # SLURM and torchrun each send a SIGTERM
             raise KeyboardInterrupt
         self.stop_requested = True
 
