@@ -193,9 +193,10 @@ def stop(site: Site) -> None:
 
 def small(site: Site) -> None:
     """The second shard is empty, and messages are compressed; the processes have statistics of their own batches."""
-    network = dnasa.connect("ring", site=site.group, compress="topk:0.5")
+    mesh = init_device_mesh("cpu", (SITES, 2), mesh_dim_names=("site", "shard"))
+    network = dnasa.connect("ring", site=mesh.get_group("shard"), compress="topk:0.5")
     for rule in RULES:
-        net = site.sharded(nn.Sequential(nn.BatchNorm1d(5, affine=False), nn.Linear(5, 1)).double())
+        net = site.sharded(nn.Sequential(nn.BatchNorm1d(5, affine=False), nn.Linear(5, 1)).double(), mesh["shard"])
         opt = Decentralized(net, network, rule, **RULES[rule])
         site.train(net, opt, 3)
         assert opt.consensus() > 0

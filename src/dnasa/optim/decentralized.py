@@ -241,8 +241,7 @@ class Decentralized(torch.optim.Optimizer):
         """Whether any node has a batch, and whether any wants to skip this step."""
         with self.recovery.exchange():
             self.node.snapshot()
-            own = self.network.processes.sum_shards(torch.tensor([[float(has_batch), float(skip)]]))
-            votes = self.network.mean(own).view(-1).tolist()
+            votes = self.network.mean(torch.tensor([[float(has_batch), float(skip)]])).view(-1).tolist()
         return votes[0] > 0, votes[1] > 0
 
     def _check_finite(self, gradients: tuple[Tensor, ...]) -> None:

@@ -193,5 +193,4 @@ def divided(part: Tensor, p: Tensor) -> Tensor:
         return part
     from torch.distributed.tensor import DTensor
 
-    mesh, placements = p.device_mesh, p.placements  # type: ignore[attr-defined]
-    return DTensor.from_local(part, mesh, placements, run_check=False, shape=p.shape, stride=p.stride())
+    return DTensor(part, p._spec, requires_grad=False)  # type: ignore[attr-defined]
