@@ -36,20 +36,19 @@ def model(seed: int = 0) -> Any:
 
 
 def loss(net: nn.Module, site: int, t: int, rank: int = 0, ranks: int = 1, device: str = "cpu") -> Tensor:
-    x = torch.randn(ROWS, 5, generator=torch.Generator().manual_seed(100 * site + t), dtype=torch.float64)[rank::ranks].to(
-        device
-    )
+    rows = torch.randn(ROWS, 5, generator=torch.Generator().manual_seed(100 * site + t), dtype=torch.float64)
+    x = rows[rank::ranks].to(device)
     return ((net(x) - x.sum(1, keepdim=True) - site) ** 2).mean()
 
 
 class Site:
     """This process's site: the loop and the checkpoints of docs/own-model.md."""
 
-    def __init__(self, ranks: int, device: str):
+    def __init__(self, ranks: int, device: str, load: str):
         dist.init_process_group("gloo")
         self.group, _ = dist.new_subgroups(group_size=ranks)
         self.mesh = DeviceMesh.from_group(self.group, device)
-        self.network = dnasa.connect("ring", site=self.group)
+        self.network = dnasa.connect("ring", site=self.group if load or ranks > 1 else None)
         self.batch: Any = (self.network.rank, dist.get_rank(self.group), ranks, device)
 
     def sharded(self, net: Any, mesh: DeviceMesh | None = None) -> Any:
@@ -240,7 +239,7 @@ def refuse(site: Site) -> None:
 
 
 def main(device: str, ranks: str, load: str, save: str) -> None:
-    site = Site(int(ranks), device)
+    site = Site(int(ranks), device, load)
     same(site, load, save)
     for check in (memory, skip, stop, small, refuse) if ranks == "2" else ():
         check(site)

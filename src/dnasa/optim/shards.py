@@ -49,7 +49,7 @@ class Shards:
     def __init__(self, trained: Sequence[Tensor], network: Network):
         self.mesh, self.count, self.sum = find_mesh(trained), network.processes.shards, network.processes.sum_shards
         position = 0 if self.mesh is None else self.mesh.get_local_rank()
-        self.name = f"{position} of {self.count}"
+        self.name = f"shard {position} of {self.count}"
         self.ranges: list[tuple[int, int, int]] = []  # for each shard its place in the whole vector, that here, and its size
         self.strides: dict[int, Tensor] = {}
         self.device, self.width, here = trained[0].device, 0, 0
