@@ -251,8 +251,8 @@ class Decentralized(torch.optim.Optimizer):
             return
         wrong = (part for g in gradients if not _is_finite(g) for part in enumerate(views(g, parameters.gradients)))
         number = next((i for i, part in wrong if not _is_finite(part)), len(parameters.names))
-        name = dict(enumerate(parameters.names)).get(self.node.shards.least(number))  # all processes of a site stop
-        if name is None:
+        name = [*parameters.names, ""][self.node.shards.least(number)]  # all processes of a site stop
+        if not name:
             return
         where = f"At {self.network.processes.name_of(self.network.rank)}, step {self.t + 1}"
         reason = f"{where}: the gradient of {name} is not finite. Check this process's batch, loss and weights."

@@ -178,8 +178,10 @@ def check_parameters(trained: Sequence[Tensor]) -> None:
 
 def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """The parts of a flat vector in the shapes of these tensors."""
-    parts = flat.view(-1).split([a.numel() for a in like])
-    return [part.view(a.shape) for part, a in zip(parts, like, strict=True)]
+    parts = torch._utils._unflatten_dense_tensors(flat.view(-1), list(like))
+    return [
+        part if part.numel() else part.view(a.shape) for part, a in zip(parts, like, strict=True)
+    ]  # torch flattens empty ones
 
 
 def local(a: Tensor) -> Tensor:

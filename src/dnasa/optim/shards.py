@@ -129,5 +129,5 @@ def is_sharded(module: nn.Module) -> bool:
 def reshard(model: nn.Module | None) -> None:
     """Let the next pass gather the parameters again: FSDP2 may still have them, as they were, from the last one."""
     for module in [] if model is None else model.modules():
-        if is_sharded(module):
+        if is_sharded(module) and hasattr(module, "reshard"):  # FullyShardedDataParallel has none
             module.reshard()  # type: ignore[operator]
