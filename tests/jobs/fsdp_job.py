@@ -59,7 +59,7 @@ class Site:
 
     def start(self, rule: str, seed: int = 0) -> tuple[nn.Module, Decentralized]:
         net = self.sharded(model(seed))
-        return net, Decentralized(net, self.network, rule, **RULES[rule])
+        return net, Decentralized(net if rule == "adanasa" else net.parameters(), self.network, rule, **RULES[rule])
 
     def loss(self, net: nn.Module, t: int) -> Tensor:
         site, *rest = self.batch
@@ -180,7 +180,7 @@ def skip(site: Site) -> None:
 
 def stop(site: Site) -> None:
     """If a number of one shard is not finite, all processes of the site stop."""
-    net, opt = site.start("dnasa")
+    net, opt = site.start("adanasa")
     opt.zero_grad()
     site.loss(net, 0).backward()
     if site.batch[1] == 1:
