@@ -1,13 +1,15 @@
 """What NumPy and torch arrays share: norms, conversions, stacking; and the compiled kernels where they were built."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import isfinite
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from dnasa.core import Array, Layout, slices
+from dnasa.core import Array, InputError, Layout, slices
 
 try:
     from dnasa import compiled as compiled
@@ -17,13 +19,62 @@ except ImportError:  # no C compiler at install time: everything works without i
 SMALL = 4096  # numbers below which the call of a NumPy function takes longer than its work
 
 
+class Shards(Protocol):
+    """What this process has of vectors that several processes hold together, in torch tensors."""
+
+    def sum(self, a: Array) -> Array:
+        """The sum over these processes; it may overwrite `a`."""
+
+    def every(self, k: int) -> Array:
+        """The indices here of every k-th number of the whole vector."""
+
+
+_shards: ContextVar[Shards | None] = ContextVar("shards", default=None)
+
+
+@contextmanager
+def on_shards(shards: Shards) -> Iterator[None]:
+    """A block in which the last axis is a shard: `total`, `norm`, `unit` and `sample` are those of the whole vectors."""
+    token = _shards.set(shards)
+    try:
+        yield
+    finally:
+        _shards.reset(token)
+
+
+def _current_shards(a: Array) -> Shards | None:
+    if isinstance(a, np.ndarray):
+        return None
+    import torch
+
+    return None if torch.compiler.is_compiling() else _shards.get()  # rules on shards are not compiled
+
+
+def total(a: Array) -> Array:
+    """Sum over the last axis, which stays as an axis of size one."""
+    part, shards = a.sum(-1)[..., None], _current_shards(a)
+    return part if shards is None else shards.sum(part)
+
+
+def sample(a: Array, k: int) -> Array:
+    """A copy of every k-th number of the last axis: a view would keep all of them in memory."""
+    shards = _current_shards(a)
+    return copied(a[..., ::k]) if shards is None or k == 1 else a[..., shards.every(k)]
+
+
 def norm(z: Array) -> Array:
     """Euclidean norm over the last axis, which stays as an axis of size one; squares are summed in float64."""
     if isinstance(z, np.ndarray):
         return np.sqrt(np.einsum("...d,...d->...", z, z, dtype=np.float64))[..., None].astype(z.dtype)
+    return _wide_norm(z).to(z.dtype)
+
+
+def _wide_norm(z: Array) -> Array:
+    """The norm of torch tensors, in float64."""
     import torch
 
-    return torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64).to(z.dtype)
+    part, shards = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64), _current_shards(z)
+    return part if shards is None else shards.sum(part**2) ** 0.5
 
 
 def unit(z: Array, layout: Layout | None = None) -> Array:
@@ -34,13 +85,13 @@ def unit(z: Array, layout: Layout | None = None) -> Array:
         layout: The names and shapes of the parts of x, each of which is then normalized by itself; by default, the whole
             parameter vector of a node is.
     """
+    shards = _current_shards(z)
     if layout is not None:
+        if shards is not None:
+            raise InputError("This rule needs whole matrices, and FSDP divides them: choose another rule.")
         return concatenate([unit(z[..., place]) for place in slices(layout)], axis=-1)
-    if on_gpu(z) and z.dtype.itemsize == 4:  # squares of 32-bit numbers fit into 64 bits
-        import torch
-
-        wide = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64)
-        return (z / nonzero(wide)).to(z.dtype)
+    if shards is not None or (on_gpu(z) and z.dtype.itemsize == 4):  # squares of 32-bit numbers fit into 64 bits
+        return (z / nonzero(_wide_norm(z))).to(z.dtype)
     length = norm(z)
     low, high = (1e-30, 1e30) if length.dtype.itemsize == 4 else (1e-140, 1e140)
     extreme = (length < low) | (length > high)  # the squares may have overflowed or underflowed

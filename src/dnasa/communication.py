@@ -107,6 +107,9 @@ class Processes:
         copy: `copy(a, source, targets=None)`, the array of one process at the targets, by default at all.
         traffic: Counts what was sent.
         duplicate: Makes another network of the same processes whose messages stay separate.
+        sharded: The same for messages of which each of the given ranks of a site has a shard; None without `site`.
+        shards: How many processes hold the node of this one together, each with a shard of it.
+        sum_shards: The sum over these processes; it may overwrite its argument.
         membership: What changes when processes come and go.
         own_folders: Whether each process keeps the run in a folder of its own, as sites do; otherwise the first does for all.
         mailbox: Makes the mailbox of a run without waiting, for the one node of this process; None: it waits.
@@ -121,9 +124,15 @@ class Processes:
     copy: Callable[..., Array] = lambda a, source, targets=None: a
     traffic: Any = None
     duplicate: "Callable[[], Network] | None" = None
+    sharded: "Callable[[Sequence[int]], Network] | None" = None
+    shards: int = 1
+    sum_shards: Callable[[Array], Array] = lambda a: a
     membership: Membership = Membership()
     own_folders: bool = False
     mailbox: Callable[[], Any] | None = None
+
+    def mean_of_shards(self, a: Array) -> Array:
+        return self.sum_shards(a / self.shards)
 
     @property
     def writes(self) -> bool:

@@ -141,7 +141,7 @@ def refuse_sharded_parameters(network: Network, batch: Any) -> None:
     net(batch[0]).sum().backward()
     with pytest.raises(InputError, match="FSDP"):
         optimizer.step()
-    with pytest.raises(InputError, match="FSDP"):
+    with pytest.raises(InputError, match="make them a site"):
         dnasa.optim.Decentralized(net, network)
     print("refused sharded parameters", flush=True)
 

@@ -3,6 +3,8 @@
 DistributedDataParallel gives the processes of a site the same gradient. The first process of each site exchanges messages with
 the other sites and broadcasts what it receives inside its own. So a message crosses the link between two sites only once, and
 all processes of a site take the same step.
+
+With FSDP2 each process has a shard of the node's vectors, and exchanges it with the processes of its position in other sites.
 """
 
 import json
@@ -44,12 +46,12 @@ class GroupTransport(Transport):
     """Messages between the first processes of the sites, and from each of them to the others of its site."""
 
     def __init__(self, sites: list[list[int]], nodes: Sequence[range]):
-        super().__init__(next(i for i, ranks in enumerate(sites) if dist.get_rank() in ranks), nodes)
+        super().__init__(find_site(sites), nodes)
         self.sites = sites
         self.unchecked = CHECKED
         self.first = sites[self.rank][0]
         self.is_first = dist.get_rank() == self.first
-        self.across = TorchTransport(nodes, [ranks[0] for ranks in sites])
+        self.across = TorchTransport(nodes, [[ranks[0] for ranks in sites]])
         self.within, _ = dist.new_subgroups_by_enumeration(sites)  # a group of our own: DDP may be using the user's
         self.carries_cuda = self.across.carries_cuda
 
@@ -83,6 +85,20 @@ class GroupTransport(Transport):
     def duplicate(self) -> "GroupTransport":
         return GroupTransport(self.sites, self.nodes)
 
+    def sharded(self, ranks: Sequence[int]) -> Transport:
+        meshes = [json.loads(text) for text in self.allgather_text(json.dumps(list(ranks)))]
+        if not any(meshes):
+            return self.duplicate()
+        sizes = [len(site) for site in self.sites]
+        if len(set(sizes)) > 1:
+            raise InputError(f"Sites exchange shard by shard, so all need the same number of processes; they have {sizes}.")
+        if any(mesh not in self.sites or rank not in mesh for rank, mesh in enumerate(meshes)):
+            raise InputError(
+                "fully_shard needs a mesh of the site's ranks in every process, DeviceMesh.from_group(site, device): the sites "
+                f"are {self.sites}, the meshes {meshes}."
+            )
+        return ShardTransport(self.sites, self.nodes)
+
     def _check_equal(self, sends: Sequence[Message]) -> None:
         own = crc32(*(buffer for _, buffer in sends))
         checksums = [torch.zeros(1, dtype=torch.int64) for _ in self.sites[self.rank]]
@@ -90,3 +106,26 @@ class GroupTransport(Transport):
             dist.all_gather(checksums, torch.tensor([own]), self.within)
         if len(set(map(int, checksums))) > 1:
             raise InputError(DIFFERENT)
+
+
+class ShardTransport(TorchTransport):
+    """Messages between the processes of the same position in their sites; sums are those of their shards."""
+
+    def __init__(self, sites: Sequence[Sequence[int]], nodes: Sequence[range]):
+        super().__init__(nodes, list(zip(*sites, strict=True)))
+        self.rank, self.sites, self.shards = find_site(sites), sites, len(self.groups)
+        self.across, (self.within, _) = self.new_group(), dist.new_subgroups_by_enumeration([*map(list, sites)])
+
+    def sum(self, buffer: Array) -> Array:
+        return self._sum(self.across, buffer)
+
+    def sum_shards(self, buffer: Array) -> Array:
+        return self._sum(self.within, buffer)
+
+    def duplicate(self) -> "ShardTransport":
+        return ShardTransport(self.sites, self.nodes)
+
+
+def find_site(sites: Sequence[Sequence[int]]) -> int:
+    """The number of this process's site."""
+    return next(i for i, ranks in enumerate(sites) if dist.get_rank() in ranks)

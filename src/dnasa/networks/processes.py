@@ -139,9 +139,18 @@ class ProcessNetwork:
                 copy=self.copy,
                 traffic=self.traffic,
                 duplicate=lambda: replace(self, transport=self.transport.duplicate()).network(),
+                sharded=self.transport.sharded and self.sharded,
+                shards=self.transport.shards,
+                sum_shards=self.sum_shards,
             ),
             self.at,
         )
+
+    def sharded(self, ranks: Sequence[int]) -> Network:
+        return replace(self, transport=self.transport.sharded(ranks)).network()  # type: ignore[misc]
+
+    def sum_shards(self, a: Array) -> Array:
+        return a if self.transport.shards == 1 else self._sum(a, self.transport.sum_shards)
 
     def at(self, k: int) -> "Multiplier":
         key = k % self.graphs.period

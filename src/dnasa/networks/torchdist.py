@@ -80,9 +80,9 @@ def end_group() -> None:
 
 
 class TorchTransport(Transport):
-    """Messages travel between the processes `ranks`, by default all; sums and texts are those of all processes."""
+    """Messages travel between the processes of a group, by default all; sums and texts are those of all processes."""
 
-    def __init__(self, nodes: Sequence[range], ranks: Sequence[int] | None = None):
+    def __init__(self, nodes: Sequence[range], groups: Sequence[Sequence[int]] = ()):
         backends = str(dist.get_backend_config())
         if "gloo" not in backends:
             raise InputError(
@@ -91,10 +91,14 @@ class TorchTransport(Transport):
             )
         super().__init__(dist.get_rank(), nodes)
         self.group, self.tag = dist.group.WORLD, next(TAGS)
-        self.ranks = ranks or range(dist.get_world_size())  # of the processes that exchange messages
+        self.groups = [list(ranks) for ranks in groups or [range(dist.get_world_size())]]
+        self.ranks = next((ranks for ranks in self.groups if self.rank in ranks), [])  # that exchange messages with this one
         self.carries_cuda = "nccl" in backends
         processes.agree(self, {"the backend": backends})  # before they make a group that only some would make
-        self.gpu_group = dist.new_group(list(self.ranks)) if self.carries_cuda else None  # NCCL has no tags
+        self.gpu_group = self.new_group() if self.carries_cuda else None  # NCCL has no tags
+
+    def new_group(self) -> Any:
+        return dist.new_subgroups_by_enumeration(self.groups)[0]
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[str, Any]]:
         group: Any = self.group
@@ -117,7 +121,7 @@ class TorchTransport(Transport):
         return self._sum(self.group, buffer)
 
     def all_reduce(self) -> Callable[[Array], Array]:
-        return partial(self._sum, self.gpu_group or dist.new_group(list(self.ranks)))
+        return partial(self._sum, self.gpu_group or self.new_group())
 
     def _sum(self, group: Any, buffer: Array) -> Array:
         with torch_errors():

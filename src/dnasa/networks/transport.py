@@ -18,9 +18,13 @@ class Transport(ABC):
         rank: The number of this process.
         nodes: The nodes of each process, by their original numbers.
         carries_cuda: Whether buffers may be on a GPU.
+        sharded: `sharded(ranks)` is a `duplicate` for messages of which each of these ranks has a shard; None: each has all.
+        shards: How many processes have a shard of the node here; 1 if each has all of it.
     """
 
     carries_cuda = False
+    sharded: "Callable[[Sequence[int]], Transport] | None" = None
+    shards = 1
 
     def __init__(self, rank: int, nodes: Sequence[range]):
         self.rank, self.nodes = rank, nodes
@@ -54,6 +58,10 @@ class Transport(ABC):
     def duplicate(self) -> "Transport":
         """A transport between the same processes whose messages stay separate; all processes call this together."""
         return self
+
+    def sum_shards(self, buffer: Array) -> Array:
+        """The sum over the processes that have shards of this node, which may overwrite this one."""
+        return buffer
 
     def inspect(self, peer: int, arrived: Sequence[Array], own: Sequence[Array]) -> None:
         """Check the messages of another process before use, where this one sent `own`; raises an error that names it."""

@@ -37,7 +37,8 @@ def start_at_the_same_point(node: Node) -> None:
     row = node.parameters.row()
     tensors = [row, *node.untrained]
     copy_from(node.network, 0, tensors)
-    agree(node.network, {"starting_point": crc32(*tensors)})
+    checksum = node.network.processes.sum_shards(torch.tensor([crc32(*tensors)]))
+    agree(node.network, {"starting_point": int(checksum)})
     node.parameters.show(row)
 
 

@@ -65,6 +65,7 @@ class MixedBuffers:
 
 def _mixed(network: Network, sent: Tensor, t: int) -> Tensor:
     """Mix the buffers; on a directed graph, divide by the sum of the receiving weights, which may not be 1."""
+    sent = network.processes.mean_of_shards(sent)  # the processes of a site have seen different batches
     if not getattr(network.topology, "directed", False):
         return network.multiply((sent,), t)[0]
     mixed, total = network.multiply((sent, torch.ones_like(sent[:, :1])), t)

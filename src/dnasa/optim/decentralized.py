@@ -17,6 +17,7 @@ from dnasa.optim.flat import NO_LEARNING_RATE, Flat, ParameterGroup, check_group
 from dnasa.optim.node import Node, make_rule
 from dnasa.optim.recovery import Recovery
 from dnasa.optim.saving import load_state, saved_state
+from dnasa.optim.shards import own_network
 from dnasa.optim.wrapping import Wrapping
 
 BETWEEN = 100  # steps from one search for replaced parameters to the next
@@ -92,8 +93,8 @@ class Decentralized(torch.optim.Optimizer):
             )
         model = params if isinstance(params, nn.Module) else None
         super().__init__(params if model is None else model.named_parameters(), {"weight_decay": weight_decay})
-        network = network.processes.duplicate() if network.processes.duplicate else network
         parameters, mixed = Flat(self.param_groups), MixedBuffers(model, buffers)
+        network = own_network(network, parameters)
         everyone = len(network.processes.names) or network.nodes  # of sites, also those that come later
         recipe = make_rule(rule, eta, schedule, steps, everyone, parameters.layout)
         self.node = Node(parameters, mixed, network, recipe, overlap)
@@ -114,6 +115,7 @@ class Decentralized(torch.optim.Optimizer):
         if self.network.nodes > 1:
             agree(self.network, own)
             start_at_the_same_point(self.node)
+        if self.network.nodes > 1 or self.node.shards.count > 1:
             self.wrapping = Wrapping(self.node.parameters.trained, self.network)
 
     @property
@@ -216,6 +218,7 @@ class Decentralized(torch.optim.Optimizer):
         wrapping, self.wrapping = self.wrapping, None
         if wrapping is not None:
             wrapping.check()
+            self.node.root = self.node.root or wrapping.model
             if self.t == 0 and self.model is None:
                 with self.recovery.exchange():
                     wrapping.compare(self.network)
@@ -247,10 +250,11 @@ class Decentralized(torch.optim.Optimizer):
         parameters = self.node.parameters
         if self.network.nodes == 1 and parameters.gradient.is_cuda:  # nothing is mixed, and a check would wait for the GPU
             return
-        if all(map(_is_finite, gradients)):
+        wrong = (part for g in gradients if not _is_finite(g) for part in enumerate(views(g, parameters.gradients)))
+        number = next((i for i, part in wrong if not _is_finite(part)), len(parameters.names))
+        name = [*parameters.names, ""][self.node.shards.least(number)]  # all processes of a site stop
+        if not name:
             return
-        worst = next(views(g, parameters.trained) for g in gradients if not _is_finite(g))
-        name = next(name for name, g in zip(parameters.names, worst, strict=True) if not _is_finite(g))
         where = f"At {self.network.processes.name_of(self.network.rank)}, step {self.t + 1}"
         reason = f"{where}: the gradient of {name} is not finite. Check this process's batch, loss and weights."
         self.network.processes.membership.fail(reason)

@@ -9,10 +9,6 @@ from torch import Tensor, nn
 
 from dnasa.core import InputError, Layout
 
-SHARDED = (
-    "FSDP divides the parameters among the processes, and here each process needs all of them: use "
-    "DistributedDataParallel inside a site, dnasa.connect(..., site=...)."
-)
 NO_LEARNING_RATE = (
     "Decentralized has no learning rate to set, its schedule is built in: leave 'lr' and learning-rate schedulers out "
     "(rules that need a stepsize take eta and schedule)."
@@ -43,6 +39,7 @@ class Flat:
     """`gradient` is `(1, d)`, and the parameters' gradients are views of it.
 
     The parameters keep their own memory: tools that save models take tensors of one memory for copies of each other.
+    Of parameters that FSDP2 has divided, the vector has the shards of this process.
     """
 
     def __init__(self, groups: Sequence[dict[str, Any]]):
@@ -66,8 +63,9 @@ class Flat:
     def place_gradients(self) -> None:
         """Allocate the gradients where the parameters are now."""
         check_parameters(self.trained)
-        self.gradient = self.trained[0].new_zeros(1, sum(p.numel() for p in self.trained))
-        self.gradients = views(self.gradient, self.trained)
+        values = self.values
+        self.gradient = values[0].new_zeros(1, sum(value.numel() for value in values))
+        self.gradients = views(self.gradient, values)
 
     @property
     def layout(self) -> Layout:
@@ -76,19 +74,20 @@ class Flat:
     @property
     def values(self) -> list[Tensor]:
         """The parameters as plain tensors: writing to them does not change their version."""
-        return [p.data for p in self.trained]
+        return [local(p).data for p in self.trained]
 
     def row(self) -> Tensor:
         """A copy of all parameters, `(1, d)`."""
         return torch.cat([value.reshape(-1) for value in self.values])[None]
 
     def show(self, row: Tensor) -> None:
-        torch._foreach_copy_(self.values, views(row, self.trained))
+        values = self.values
+        torch._foreach_copy_(values, views(row, values))
 
     def moved(self) -> bool:
         """Whether a parameter has another device, dtype or shape than its gradient."""
         pairs = zip(self.trained, self.gradients, strict=True)
-        return any((p.device, p.dtype, p.shape) != (g.device, g.dtype, g.shape) for p, g in pairs)
+        return any((p.device, p.dtype, local(p).shape) != (g.device, g.dtype, g.shape) for p, g in pairs)
 
     def versions(self) -> int:
         """A number that changes with every change of a parameter except through `p.data`."""
@@ -102,7 +101,7 @@ class Flat:
         """
         self.gradient.zero_()
         for p, view in zip(self.trained, self.gradients, strict=True):
-            p.grad = view.detach() if p.is_contiguous() else None
+            p.grad = divided(view.detach(), p) if p.is_contiguous() else None
         for p in self.frozen:
             p.grad = None
         self.cleared = self.gradient._version
@@ -126,7 +125,7 @@ class Flat:
             if p.grad is None:
                 view.zero_()
             elif not _shares(p.grad, view):
-                view.copy_(p.grad.to_dense() if p.grad.is_sparse else p.grad)
+                view.copy_(p.grad.to_dense() if p.grad.is_sparse else local(p.grad))
         if any(p.grad is not None for p in self.frozen):
             raise InputError("A parameter that was frozen has a gradient now: make a new optimizer after unfreezing.")
 
@@ -151,7 +150,7 @@ class Flat:
     def read_decay(self) -> None:
         """Make the groups' weight decay a row, `(1, 1)` where it is the same everywhere; None where it is 0."""
         self.read, row = self.decays, self.gradient.new_empty(self.gradient.shape)
-        parts = views(row, self.trained)
+        parts = views(row, self.gradients)
         for some, decay in zip(self.slices, self.read, strict=True):
             for part in parts[some]:
                 part.fill_(decay)
@@ -159,15 +158,14 @@ class Flat:
 
 
 def _shares(gradient: Tensor, view: Tensor) -> bool:
-    return not gradient.is_sparse and gradient.data_ptr() == view.data_ptr()
+    return not gradient.is_sparse and local(gradient).data_ptr() == view.data_ptr()
 
 
 def check_parameters(trained: Sequence[Tensor]) -> None:
     if not trained:
         raise InputError("There is no parameter to train: all are frozen.")
-    if any(hasattr(p, "device_mesh") for p in trained):
-        raise InputError(SHARDED)
-    if len({p.data_ptr() for p in trained if p.numel()}) < sum(p.numel() > 0 for p in trained):
+    places = [local(p).data_ptr() for p in trained if local(p).numel()]
+    if len({*places}) < len(places):
         raise InputError("Two parameters share their memory: tie weights by using one parameter in both places.")
     kinds = sorted({f"{p.dtype} on {p.device}" for p in trained})
     if len(kinds) > 1:
@@ -180,4 +178,21 @@ def check_parameters(trained: Sequence[Tensor]) -> None:
 
 def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """The parts of a flat vector in the shapes of these tensors."""
-    return list(torch._utils._unflatten_dense_tensors(flat.view(-1), list(like)))
+    parts = torch._utils._unflatten_dense_tensors(flat.view(-1), list(like))
+    return [
+        part if part.numel() else part.view(a.shape) for part, a in zip(parts, like, strict=True)
+    ]  # torch flattens empty ones
+
+
+def local(a: Tensor) -> Tensor:
+    """What this process has of a tensor: a shard, if FSDP2 has divided it."""
+    return getattr(a, "_local_tensor", a)
+
+
+def divided(part: Tensor, p: Tensor) -> Tensor:
+    """A tensor in the place of `local(p)` as one like p."""
+    if local(p) is p:
+        return part
+    from torch.distributed.tensor import DTensor
+
+    return DTensor(part, p._spec, requires_grad=False)  # type: ignore[attr-defined]

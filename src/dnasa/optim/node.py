@@ -14,8 +14,10 @@ from dnasa.core import InputError, Layout, Rule, RunError, Schedule, leaves, reb
 from dnasa.engine.rule_checks import check_rule
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, first_snapshot
+from dnasa.networks.processes import agree
 from dnasa.optim.buffers import MixedBuffers
-from dnasa.optim.flat import Flat
+from dnasa.optim.flat import Flat, local
+from dnasa.optim.shards import Shards, on_whole_vectors, reshard
 from dnasa.rules import registry
 from dnasa.rules.forms import with_current_form
 from dnasa.rules.registry import Eta
@@ -73,15 +75,21 @@ class Node:
         self._set_step(0)
         if self.rule.stepsize is not None:
             self.rule = with_weight_decay(self.rule, lambda t: self.parameters.decay)
+        self.shards = Shards(parameters.trained, network)
+        if self.shards.count > 1:
+            agree(network, {"rule": recipe.name})  # from here on, processes of a site wait for each other in its functions
+            self.rule = on_whole_vectors(self.rule, self.shards)
         if network.topology is not None:
             check_weights(self.rule, network.topology, network.settings.rounds, every=network.settings.every)
         self.overlap = network.nodes > 1 and self.rule.can_overlap if overlap is None else overlap
         self.versions = 0  # of the parameters, after the last step
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
+        self.root = buffers.model  # the module of all parameters, if it is known
         self.stepper: Stepper | None = None
         self.follow_decay()
         initial = self._initial()
         check_rule(self.rule, initial.state)
+        self.strides = self.shards.find_strides(leaves(initial.state))
         self.loaded = _without_memory(initial)  # what `t` steps gave, until the stepper has it
 
     def _set_step(self, t: int) -> None:
@@ -93,7 +101,7 @@ class Node:
     @property
     def untrained(self) -> list[Tensor]:
         """Frozen parameters and buffers, which are equal at the start."""
-        return [*self.parameters.frozen, *self.buffers.all_tensors]
+        return [*map(local, self.parameters.frozen), *self.buffers.all_tensors]
 
     # ------------------------------------------------------------ start and end
 
@@ -164,7 +172,7 @@ class Node:
 
     def snapshot(self) -> Snapshot:
         """The state with nothing in flight."""
-        snapshot = self._unstarted() if self.stepper is None else self.stepper.snapshots[0]
+        snapshot = _cloned(self._unstarted()) if self.stepper is None else self.stepper.snapshots[0]
         self.buffers.receive()
         return snapshot
 
@@ -189,12 +197,14 @@ class Node:
 
     def means(self) -> list[Tensor]:
         """The means over all nodes: of the answers, then of the buffers."""
-        return [self.network.mean(value.reshape(1, -1).clone()).view_as(value) for value in self.values()]
+        means = [self.network.mean(value.reshape(1, -1).clone()).view_as(value) for value in self.values()]
+        return [means[0], *map(self.network.processes.mean_of_shards, means[1:])]
 
     def distance(self) -> float:
         """(1/n) sum |x_i - xbar|^2 of the answers."""
         answer = self.rule.result(self.snapshot().state)
-        return float(self.network.mean(squared_distances(answer, self.network.mean(answer.clone()))))
+        squares = squared_distances(answer, self.network.mean(answer.clone()))
+        return float(self.network.mean(self.network.processes.sum_shards(squares)))
 
     @contextmanager
     def showing(self, means: list[Tensor]) -> Iterator[None]:
@@ -209,6 +219,7 @@ class Node:
             self.own_values = None
 
     def _show(self, row: Tensor, buffers: list[Tensor], values: list[Tensor]) -> None:
+        reshard(self.root)
         self.parameters.show(row)
         for b, value in zip(buffers, values, strict=True):
             b.copy_(value)

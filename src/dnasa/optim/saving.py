@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dnasa.core import InputError, leaves, rebuilt
-from dnasa.optim.flat import views
+from dnasa.optim.flat import divided, local, views
 from dnasa.optim.node import Node
 from dnasa.runs.snapshots import Sent, Snapshot
 
@@ -20,17 +20,17 @@ def saved_state(node: Node) -> tuple[dict[Tensor, dict[str, Tensor]], dict[str, 
     by_parameter: dict[Tensor, dict[str, Tensor]] = {p: {} for p in parameters.trained}
     per_node = {}
     for name, a in _saved(node, leaves(state), averaged).items():
-        if a.shape == parameters.gradient.shape:
-            for p, view in zip(parameters.trained, views(a, parameters.trained), strict=True):
-                by_parameter[p][name] = view
+        if (stride := node.strides[name]) == 1:
+            for p, view in zip(parameters.trained, views(a, parameters.gradients), strict=True):
+                by_parameter[p][name] = divided(view, p)
         else:
-            per_node[name] = a
+            per_node[name] = node.shards.whole(a, stride)
     return by_parameter, {
         "step": node.t,
         "node": node.network.local_nodes[0],
         "nodes": node.network.nodes,
         "per_node": per_node,
-        "memory": memory,
+        "memory": {node.shards.name: tuple(memory.items())} if node.network.settings.channel else {},
         "sent": [sent.messages, sent.bytes],
         "averaged": averaged,
     }
@@ -72,15 +72,16 @@ def _loaded(node: Node, saved: dict[str, Any], by_number: dict[int, dict[str, Te
     by_parameter = [by_number.get(numbers[id(p)], {}) for p in trained]
     arrays = leaves(node.loaded.state)
     for name, expected in _saved(node, arrays, saved["averaged"]).items():
-        if expected.shape == gradient.shape:
-            parts, shapes = by_parameter, [p.shape for p in trained]
+        if (stride := node.strides[name]) == 1:
+            parts, shapes = by_parameter, [g.shape for g in node.parameters.gradients]
         else:
-            parts, shapes = [saved["per_node"]], [expected.shape]
-        if any(name not in part or part[name].shape != shape for part, shape in zip(parts, shapes, strict=True)):
+            parts, shapes = [saved["per_node"]], [node.shards.whole_shape(expected, stride)]
+        if any(name not in part or local(part[name]).shape != shape for part, shape in zip(parts, shapes, strict=True)):
             raise InputError("This state is of another model or another rule: make both as they were when it was saved.")
-        arrays[name] = torch.cat([part[name].reshape(-1) for part in parts]).view(expected.shape).to(gradient)
+        a = torch.cat([local(part[name]).reshape(-1) for part in parts])[None].to(gradient)
+        arrays[name] = a if stride == 1 else node.shards.part(a, stride)
     memory = {
         number: tuple(tuple(a.to(gradient.device) for a in arrays) for arrays in entries)
-        for number, entries in saved["memory"].items()
+        for number, entries in saved["memory"].get(node.shards.name, ())
     }
     return Snapshot(rebuilt(node.loaded.state, arrays), memory, Sent(*saved["sent"]))

@@ -1,6 +1,5 @@
 """Models that a framework has wrapped."""
 
-import sys
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +15,13 @@ from dnasa.communication import Network
 from dnasa.core import InputError
 from dnasa.networks.processes import check_equal
 from dnasa.optim.agreement import described
-from dnasa.optim.flat import SHARDED
+from dnasa.optim.flat import local
+from dnasa.optim.shards import is_sharded
+
+SHARDED = (
+    "The model was sharded after the optimizer was made, or not by FSDP2: call fully_shard(model, mesh=...) first, with the "
+    "ranks of the site of dnasa.connect(..., site=...)."
+)
 
 
 def local_gradients(model: nn.Module) -> None:
@@ -36,7 +41,9 @@ class Wrapping:
     """What the first training pass shows: the outermost module that uses a trained parameter is what a framework made."""
 
     def __init__(self, trained: Iterable[Tensor], network: Network):
+        trained = list(trained)
         self.trained = [id(p) for p in trained]
+        self.whole = all(local(p) is p for p in trained)
         self.model: nn.Module | None = None
         self.sharded = False
         rank = dist.get_rank() if dist.is_initialized() else -1
@@ -62,7 +69,7 @@ class Wrapping:
     def check(self) -> None:
         """Refuse a DistributedDataParallel that averages gradients over several nodes rather than inside a site."""
         self.hook.remove()
-        if self.sharded:
+        if self.sharded and self.whole:
             raise InputError(SHARDED)
         model = self.model
         if not isinstance(model, DistributedDataParallel) or not model.require_forward_param_sync:  # inside `no_sync`
@@ -83,8 +90,3 @@ class Wrapping:
         about = {"model": described(self.model), "parameter": [names.get(key, "") for key in self.trained]}
         everyone = network.processes.allgather_json(about if names.keys() == {*self.trained} else {}, dict)
         check_equal({network.processes.name_of(rank): each for rank, each in enumerate(everyone) if each})
-
-
-def is_sharded(module: nn.Module) -> bool:
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # where it was never imported, nothing is sharded
-    return fsdp is not None and isinstance(module, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule))

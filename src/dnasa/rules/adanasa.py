@@ -6,7 +6,7 @@ What differs from D-NASA, with the measurements behind it, is on the page "AdaNA
 from functools import partial
 from typing import NamedTuple
 
-from dnasa.arrays import copied, maximum, minimum, nonzero, norm, unit
+from dnasa.arrays import maximum, minimum, nonzero, norm, sample, total, unit
 from dnasa.core import Array, Gradients, Layout, Messages, Needs, Rule, Schedule, size
 from dnasa.rules import schedules
 from dnasa.rules.forms import ScaledAverage, declare
@@ -75,11 +75,8 @@ def adanasa(
     d = size(layout)
     k = max(1, d // SAMPLE)
 
-    def sample(a: Array) -> Array:
-        return copied(a[..., ::k])  # a view would keep all of a in memory
-
     def init(x: Array) -> State:
-        part = sample(x)
+        part = sample(x, k)
         average = x if weight else x[..., :0]
         length = norm(x)
         return State(x, 0 * x, 0 * x, 0 * x, part, 0 * part, 0 * length, r=radius * (1 + length), average=average)
@@ -94,10 +91,10 @@ def adanasa(
 
     def learned_radius(s: State, step: Array, g: Array, t: int) -> tuple[Array, Array, Array]:
         """S <- S + lambda h(g + y - z); A <- A + lambda dot(h(g), x(0) - x); r <- max(r, sqrt(k) A / |S|)"""
-        g = sample(g)
-        m = second_moments(sample(s.m), g, t)
-        S = s.S + step * unit(scaled(g + sample(s.y) - sample(s.z), m))
-        A = s.A + step * (unit(scaled(g, m)) * (s.start - sample(s.x))).sum(-1)[..., None]
+        g = sample(g, k)
+        m = second_moments(sample(s.m, k), g, t)
+        S = s.S + step * unit(scaled(g + sample(s.y, k) - sample(s.z, k), m))
+        A = s.A + step * total(unit(scaled(g, m)) * (s.start - sample(s.x, k)))
         return S, A, maximum(s.r, k**0.5 * A / nonzero(norm(S)))
 
     def averaged(s: State, t: int) -> Array:
