@@ -2,6 +2,8 @@
 
 import json
 import re
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +35,7 @@ from dnasa.networks.processes import Sending
 from dnasa.networks.sites import SiteNetworks, described
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
+from dnasa.sites.connecting import dials
 from dnasa.sites.file import Site, Sites, read_sites
 from dnasa.sites.keys import make_authority, make_site
 from dnasa.sites.mesh import GRACE
@@ -285,6 +288,25 @@ def test_another_process_of_a_lost_site_joins_solve(tmp_path: Path, late: int | 
         process.end()
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="needs the counters of Linux")
+def test_the_bytes_on_the_wire_are_those_that_the_kernel_sent(tmp_path: Path) -> None:
+    one, two = processes_of(tmp_path, 2)
+    networks = in_threads(one.connect, two.connect)
+    in_threads(*(lambda n=n: n.multiply((np.ones((1, 100_000)),), 0) for n in networks))
+    link = one.members.links[1]
+    assert link.wire is not None
+
+    def acknowledged() -> int:
+        info = link.wire.plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)  # type: ignore[union-attr]
+        return int(struct.unpack_from("=Q", info, 120)[0]) - dials(one.sites, 1)  # without the SYN
+
+    counted = one.members.traffic.wire
+    wait_until(lambda: counted[1] == acknowledged())  # states follow each other
+    assert 800_000 < counted[1] < 820_000
+    for process in (one, two):
+        process.end()
+
+
 def test_a_site_that_joins_with_other_data_is_refused(tmp_path: Path) -> None:
     processes = processes_of(tmp_path, 2)
     networks = in_threads(*(process.connect for process in processes))
@@ -415,7 +437,7 @@ def cut(one: Process, two: Process) -> Iterator[None]:
 
     ends = [one.members.links[two.sites.own], two.members.links[one.sites.own]]
     for link in ends:
-        link.use = fail  # type: ignore[method-assign]
+        link.use = fail  # type: ignore[assignment, method-assign]
         link.break_off()
     wait_until(lambda: not any(link.connected for link in ends))
     yield

@@ -1,17 +1,17 @@
 """`dnasa sites check`: who answers, how fast, and at what time."""
 
 import ssl
-import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from launching import wait_until
 from local_sites import local_sites
 
 from dnasa.cli.sites import clock
 from dnasa.core import InputError
 from dnasa.networks.members import Members
-from dnasa.sites import checking
 from dnasa.sites.checking import ANSWERS, AWAY, BUSY, CAME, ahead, check
 from dnasa.sites.connecting import explain
 
@@ -38,12 +38,9 @@ def test_alone_a_site_learns_that_nobody_answers(tmp_path: Path) -> None:
 
 def test_latency_and_clock_are_measured(tmp_path: Path) -> None:
     one, two = local_sites(tmp_path, 2)
-    door = checking.listen(two, lambda site: None)
-    assert door is not None
-    try:
-        (answer,) = check(one, 0.1)
-    finally:
-        door.close()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(check, two, 60.0)
+        (answer,) = check(one, 60.0)
     assert answer.good
     assert answer.latency is not None
     assert 0 < answer.latency < 5000
@@ -64,10 +61,10 @@ def test_a_run_answers_and_is_not_disturbed(tmp_path: Path) -> None:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(Members.begin, members))
         link = members[1].links[0]
-        connection = link.connection
+        wire = link.wire
         (answer,) = check(files[0], 5.0)  # as a second process of the first site
         assert answer.result == ANSWERS
-        assert link.connection is connection
+        assert link.wire is wire
     finally:
         for each in members:
             each.mesh.close()
@@ -75,27 +72,21 @@ def test_a_run_answers_and_is_not_disturbed(tmp_path: Path) -> None:
 
 def test_a_site_that_checks_lets_no_run_in(tmp_path: Path) -> None:
     one, two = local_sites(tmp_path, 2)
-    door = checking.listen(two, lambda site: None)
-    assert door is not None
     member = Members(one, "a run", 5.0)
-    time.sleep(1)
-    assert not member.links[1].connected
+    with ThreadPoolExecutor(1) as pool:
+        checked = pool.submit(check, two, 3.0)
+        wait_until(lambda: "this site checks its connections" in member.links[1].problem or checked.done())
+        assert not member.links[1].connected
     member.mesh.close()
-    door.close()
 
 
 def test_the_port_that_a_run_listens_on_is_left_to_it(tmp_path: Path) -> None:
     one, _ = local_sites(tmp_path, 2, hidden=("paris",))
-    door = checking.listen(one, lambda site: None)
-    assert door is not None
-    try:
-        assert checking.listen(one, lambda site: None) is None
+    with closing(Members(one, "a run", 5.0).mesh):
         (answer,) = check(one, 0.1)  # whether paris dials this site, only the run knows
         assert answer.result == BUSY
         with pytest.raises(InputError, match=r"Cannot listen on .* Stop what listens there"):
             Members(one, "another run", 5.0)
-    finally:
-        door.close()
 
 
 @pytest.mark.parametrize(

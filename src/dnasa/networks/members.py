@@ -1,6 +1,6 @@
 """This site as a member of a run that others leave and join: one state machine before, during and after training.
 
-The threads of the connections decide the views (`sites.views`), also while this process computes. The training looks whether
+The thread of the connections decides the views (`sites.views`), also while this process computes. The training looks whether
 the view that it is in still counts, each time before it sends something and while it waits; if not, it meets the others in
 the next one.
 """
@@ -92,6 +92,7 @@ class Members:
         self.last_seen: dict[int, tuple[int | None, float]] = {}  # the exchanges of each site, and since when
         self.drops_at = self.mesh.modified(DROPPED)
         self.publish = self.mesh.publish
+        self.traffic.wire = self.mesh.wire
         self.mesh.open()
 
     @property
@@ -168,8 +169,10 @@ class Members:
         votes = {node: state.vote for node, state in states.items()}
         here = [node for node in states if node in heard and self._may_take_part(node, states)]
         hears = {self.node: heard} | {node: states[node].hears for node in here}
-        silence = {node: link.quiet * INTERVAL for node, link in self.links.items()}
+        silence = {node: max(0, link.quiet - 1) * INTERVAL for node, link in self.links.items()}  # 1 is none: beats take turns
         self.agreement.update(time.monotonic(), votes, hears, silence)
+        for node, state in states.items():
+            self.links[node].outside = self.admits and state.vote.member not in self.vote.view.members
 
     def _may_take_part(self, node: int, states: dict[int, SiteState]) -> bool:
         """Whether that site may be in the next view: as a member of this one, or if it wants to join, and all let it."""
@@ -322,11 +325,8 @@ class Members:
         while len(self.mesh.opening) < wanted:
             if time.monotonic() > deadline:
                 raise RunError(f"No site of the run told {self.name(self.node)} how it began.")
-            for node, state in self._states().items():
-                if state.admits:
-                    self.links[node].asks = True
-                    self.links[node].wake()
             self.mesh.wait(0.1)
+            self.mesh.opening = max((link.opening for link in self.links.values()), key=len)
         return self.mesh.opening
 
     def _missing(self) -> str:
@@ -377,7 +377,7 @@ class Members:
         return all(node in ended or node == self.node or not self.mesh.hears(node, self.timeout) for node in self.nodes)
 
     def _say_goodbye(self) -> None:
-        with self.mesh.news:  # the threads of the connections vote, too
+        with self.mesh.news:  # the thread of the connections votes, too
             self.agreement.leave()
         self.publish()
         self.mesh.drain()

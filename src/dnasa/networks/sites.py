@@ -79,7 +79,7 @@ def described(sites: Sites, topology: Topology, rounds: int | str | None, channe
 def tell_stopped(sites: Sites, reason: str, timeout: float, traffic: processes.Traffic) -> None:
     """Tell the other sites why this one does not take part: those that come within the timeout."""
     mesh = Mesh(sites, "", str, lambda site, text: text, lambda kind, node, size: traffic.add(kind, node, (), size))
-    mesh.stopped = reason
+    mesh.stopped, traffic.wire = reason, mesh.wire
     mesh.open()
     end = time.monotonic() + timeout
     while len(mesh.conflicts) < len(mesh.links) and time.monotonic() < end:

@@ -1,14 +1,13 @@
 """What `dnasa sites check` finds out: who answers, whose clock is off, and how long a message takes."""
 
-import ssl
+import asyncio
 import statistics
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 from dnasa.core import InputError
-from dnasa.sites.connecting import CHECK, Door, Greeting, Refused, dial, explain, read_exactly
+from dnasa.sites.connecting import CHECK, Door, Greeting, Refused, Wire, dial, explain
 from dnasa.sites.file import Sites
 
 PINGS = 5
@@ -37,57 +36,52 @@ BUSY = "accepts no connections: whether it dials this site, the run that listens
 
 def check(sites: Sites, seconds: float) -> list[Answer]:
     """Check the other sites, and answer those that check this one, for at most this many seconds."""
-    came, deadline = set[int](), time.monotonic() + seconds
+    return asyncio.run(_check(sites, time.monotonic() + seconds))
+
+
+async def _check(sites: Sites, deadline: float) -> list[Answer]:
+    came = set[int]()
     others = {number: site for number, site in enumerate(sites.sites) if number != sites.own}
     dialed = [number for number, site in others.items() if site.reachable]
-    door = listen(sites, came.add)
-    try:
-        with ThreadPoolExecutor(max(1, len(dialed))) as pool:
-            answers = dict(zip(dialed, pool.map(lambda number: _asked(sites, number, deadline), dialed), strict=True))
-        expected = {number for number in others if number not in answers or answers[number].checking}
-        while door is not None and not expected <= came and time.monotonic() < deadline:
-            time.sleep(PAUSE / 10)
-    finally:
-        if door is not None:
-            door.close()
+    door: Door | None = None
+    with suppress(InputError):  # a run of this site answers already
+        door = Door(sites, _refuse, came.add) if sites.listen else None
+    accepting = door and asyncio.create_task(door.accept())
+    answers = dict(zip(dialed, await asyncio.gather(*(_asked(sites, number, deadline) for number in dialed)), strict=True))
+    expected = {number for number in others if number not in answers or answers[number].checking}
+    while accepting and not expected <= came and time.monotonic() < deadline:
+        await asyncio.sleep(PAUSE / 10)
     for number in others.keys() - answers.keys():
         known = CAME if number in came else AWAY if door else BUSY
         answers[number] = Answer(others[number].name, "", known)
     return [answers[number] for number in sorted(answers)]
 
 
-def listen(sites: Sites, arrived: Callable[[int], None]) -> Door | None:
-    """Answer other sites; None if this site has no address, or a run of this site answers already."""
-    if sites.listen is None:
-        return None
-
-    def refuse(number: int, connection: ssl.SSLSocket, greeting: Greeting) -> None:
-        raise Refused("this site checks its connections, and does not train yet")
-
-    try:
-        return Door(sites, refuse, arrived)
-    except InputError:
-        return None
+async def _refuse(wire: Wire, greeting: Greeting) -> None:
+    raise Refused("this site checks its connections, and does not train yet")
 
 
-def _asked(sites: Sites, number: int, deadline: float) -> Answer:
+async def _asked(sites: Sites, number: int, deadline: float) -> Answer:
     site = sites.sites[number]
     while True:
         try:
-            return Answer(site.name, site.address, ANSWERS, *_measured(sites, number))
-        except (Refused, InputError, OSError) as error:
+            return Answer(site.name, site.address, ANSWERS, *await _measured(sites, number))
+        except (Refused, InputError, OSError, EOFError) as error:
             problem = explain(error)
         if time.monotonic() + PAUSE > deadline:
             return Answer(site.name, site.address, problem)
-        time.sleep(PAUSE)
+        await asyncio.sleep(PAUSE)
 
 
-def _measured(sites: Sites, number: int) -> tuple[float, float, bool]:
+async def _measured(sites: Sites, number: int) -> tuple[float, float, bool]:
+    async def greeting() -> Greeting:
+        return {CHECK: True}
+
     began = time.time()
-    connection, answer = dial(sites, number, lambda: {CHECK: True})
-    with connection:
+    wire, answer = await dial(sites, number, greeting)
+    with closing(wire):
         clock = ahead(float(answer.get("time", "nan")), began, time.time())
-        trips = [_trip(connection) for _ in range(PINGS)]
+        trips = [await _trip(wire) for _ in range(PINGS)]
         return 1e3 * statistics.median(trips), clock, bool(answer.get("checking"))
 
 
@@ -97,8 +91,8 @@ def ahead(theirs: float, began: float, ended: float) -> float:
     return 0.0 if abs(difference) < max(IN_STEP, (ended - began) / 2) else difference
 
 
-def _trip(connection: ssl.SSLSocket) -> float:
+async def _trip(wire: Wire) -> float:
     began = time.perf_counter()
-    connection.sendall(b"?")
-    read_exactly(connection, 1)
+    await wire.write(b"?")
+    await wire.reader.readexactly(1)
     return time.perf_counter() - began
