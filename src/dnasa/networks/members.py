@@ -336,7 +336,8 @@ class Members:
         apart = [node for node in heard if not self.links.keys() <= states[node].hears | {node}]
         missing += [f"{self.name(node)} (not connected with all others)" for node in apart if not missing]
         refused = f" Turned away: {self.mesh.door.refused}." if self.mesh.door and self.mesh.door.refused else ""
-        return f"Missing: {', '.join(missing) or 'none'}.{self._quorum()}{refused} `dnasa sites check` says more."
+        who = f"Missing: {', '.join(missing)}" if missing else "All sites are here, and have not agreed yet"
+        return f"{who}.{self._quorum()}{refused} `dnasa sites check` says more."
 
     def _quorum(self) -> str:
         """What a run that has begun needs to go on."""
