@@ -77,6 +77,7 @@ class Membership:
     Attributes:
         note: Names the call that all processes make next.
         fail: Tells the others why this process stops.
+        stop: Soon ends a wait for others: this process was asked to stop.
         survivors: After `ProcessLost`, connects the remaining processes and those that joined; None if losses end the run.
         join: Joins the run later; None if this process has joined already.
         admit: Allows others to join from now on: this process has the model.
@@ -86,6 +87,7 @@ class Membership:
 
     note: Callable[[str], None] = lambda call: None
     fail: Callable[[str], None] = lambda reason: None
+    stop: Callable[[], None] = lambda: None
     survivors: "Callable[[], Network] | None" = None
     join: "Callable[[], Network] | None" = None
     admit: Callable[[], None] = lambda: None
@@ -239,6 +241,11 @@ class Network:
         if self.settings.all_reduce:
             return [2 * (self.nodes - 1) * len(self.exchanges(t)) for t in range(every)]
         return [sum(graph.at(k).messages for k in self.exchanges(t)) for t in range(every * graph.period)]
+
+    @property
+    def site(self) -> str:
+        """The name of this site; empty if processes have none. Numbers change when sites leave and join, names do not."""
+        return self.processes.names[self.local_nodes[0]] if self.processes.names else ""
 
     @property
     def simulated(self) -> bool:

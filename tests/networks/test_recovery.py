@@ -37,6 +37,7 @@ from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
 from dnasa.sites.connecting import dials
 from dnasa.sites.file import Site, Sites, read_sites
+from dnasa.sites.inbox import Key
 from dnasa.sites.keys import make_authority, make_site
 from dnasa.sites.mesh import GRACE
 
@@ -544,7 +545,7 @@ def test_a_site_that_does_nothing_while_others_wait_is_left_out(tmp_path: Path, 
         with pytest.raises(ProcessLost, match="without lyon"):
             network.multiply((np.ones((1, 3)),), 0)
 
-    with pytest.warns(UserWarning, match="has waited 1.5 s for"):
+    with pytest.warns(UserWarning, match="has waited 1.5 s in exchange"):
         in_threads(*(lambda n=n: exchange(n) for n in networks[:2]))
     in_threads(one.members.meet, two.members.meet)
     assert views((one, two)) == [[0, 1]] * 2
@@ -580,6 +581,22 @@ def test_a_site_that_is_started_twice_is_refused_while_the_first_process_is_conn
     assert all(process.members.counts_still() for process in processes)
     for process in (*processes, second):
         process.end()
+
+
+def test_messages_for_a_process_do_not_reach_the_one_that_takes_its_place(tmp_path: Path) -> None:
+    one, two = processes_of(tmp_path, 2)
+    in_threads(one.connect, two.connect)
+    two.end()
+    again, link = Process(two.sites), one.members.links[1]
+    try:
+        wait_until(lambda: link.instance == again.members.mesh.instance)
+        for instance, count in ((two.members.mesh.instance, 0), (link.instance, 1)):
+            link.send(instance, Key(0, 1, 0, 1), b"numbers", lambda: None)
+            assert link.sent + len(link.outbox) >= count
+            assert count or not link.outbox
+    finally:
+        one.end()
+        again.end()
 
 
 def test_a_hidden_site_is_gone_if_it_closed_its_connection_and_not_if_this_site_did(tmp_path: Path) -> None:

@@ -1,11 +1,17 @@
 """What sites log, audit and would send, with real connections."""
 
 import json
+import os
+import re
+import signal
+import time
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from launching import BIN, FORKS, PATIENCE, has_lines, run_as_main, wait_for, wait_until
 from local_sites import write_sites
@@ -103,3 +109,55 @@ def test_a_site_that_is_killed_before_the_run_begins_has_audited_what_it_sent(tm
         process.join()
     kinds = {(line["kind"], line["to"]) for line in audit(files[0])} - {("wire", "paris")}
     assert kinds == {("greeting", "paris"), ("state", "paris")}
+
+
+@pytest.mark.xdist_group("processes")
+def test_a_site_that_is_stopped_while_it_waits_for_another_ends(tmp_path: Path) -> None:
+    files = write_sites(tmp_path, 2)
+    berlin, paris = started = start(files, *OPTIONS[:-1], 10**6)
+    try:
+        wait_until(lambda: all(has_lines(file.with_suffix("") / "history.csv", 2) for file in files))
+        os.kill(paris.pid, signal.SIGSTOP)  # type: ignore[arg-type]
+        time.sleep(1)
+        os.kill(berlin.pid, signal.SIGTERM)  # type: ignore[arg-type]
+        berlin.join(PATIENCE)
+        assert berlin.exitcode == 130
+        assert re.fullmatch(
+            r"Error: Interrupted at step \d+; the others continue\..*\n", files[0].with_suffix(".err").read_text()
+        )
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("processes")
+def test_after_a_site_was_killed_and_has_joined_again_the_model_is_tested_everywhere(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((120, 2))
+    table = pd.DataFrame(rows, columns=["a", "b"]).assign(y=np.where(rows[:, 0] > rows[:, 1], "yes", "no"))
+    files = tables(tmp_path, others=table.to_csv(index=False))
+    words = ["train", "--target", "y", "--steps", 6000, "--checkpoint-every", 50, "--no-early-stopping", "--timeout", 6]
+    started = [start([file], *words, "--shard-dir", f"{file.stem}-data")[0] for file in files]
+    try:
+        wait_until(lambda: all(list((file.with_suffix("") / "checkpoints").glob("*")) for file in files))
+        os.kill(started[1].pid, signal.SIGSTOP)  # type: ignore[arg-type]
+        started[2].kill()
+        started[2].join()
+        before, outputs = (tmp_path / "lyon" / "history.csv").read_text(), [tmp_path / "again.out", tmp_path / "again.err"]
+        command = [str(BIN / "dnasa"), "resume", "lyon"]
+        started[2] = FORKS.Process(target=run_as_main, args=(command, tmp_path, {}, outputs))
+        started[2].start()
+        wait_until(lambda: "connected" in [event["event"] for event in read(tmp_path / "lyon" / "events-lyon.jsonl")][-2:])
+        os.kill(started[1].pid, signal.SIGCONT)  # type: ignore[arg-type]
+        assert wait_for(started) == 0
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
+    errors = [(tmp_path / f"{name}.err").read_text() for name in ("berlin", "paris", "again")]
+    assert "with lyon" in errors[0]
+    assert (tmp_path / "lyon" / "history.csv").read_text().splitlines()[:2] == before.splitlines()[:2]
+    assert not any("was not tested" in error for error in errors)
+    tests = [json.loads((file.with_suffix("") / "evaluation.json").read_text()) for file in files]
+    assert tests[0] == tests[1] == tests[2]

@@ -104,6 +104,7 @@ MISTAKES = {
         )
     },
     "listen needs an address with a port": "listen = ''" + GOOD,
+    "rome and oslo have the same address, x:1": with_line("rome = 'x:1'\noslo = 'x:1'"),
     "berlin and lyon have no address, so neither can dial the other": "keys = 'keys/berlin'\n[sites]\nberlin = ''\nlyon = ''",
     "must name one of the sites. It names berlin; the sites: paris": "keys = 'keys/berlin'\n[sites]\nparis = 'x:1'",
 }

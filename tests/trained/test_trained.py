@@ -242,7 +242,7 @@ def test_a_process_that_dies_during_the_tests_costs_the_tests_alone(tmp_path: Pa
     silent = dry_run.connect(graph, None, None)
     network = replace(silent, processes=replace(silent.processes, allgather_text=lost))
     with pytest.warns(UserWarning, match="was not tested: paris is gone"):
-        assert not save_run(tmp_path, problem, rows, "linear", result, network)
+        assert not save_run(tmp_path, problem, rows, "linear", replace(result, network=network), network)
     assert (tmp_path / "model.safetensors").exists()
     assert not (tmp_path / "evaluation.json").exists()
 

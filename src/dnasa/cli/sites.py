@@ -63,7 +63,9 @@ def drop(
     if path.is_symlink() or (path.exists() and path.read_bytes() not in [each.encode() for each in names]):
         raise InputError(f"{path} is not a file of dnasa: move it away first.")
     write_durably(path, name.encode())
-    print_line(f"The run of this site, and through it the others, no longer count {name}. Make sure that it has stopped.")
+    print_line(
+        f"A run that is going on at this site, and through it the others, counts {name} out. Make sure that it has stopped."
+    )
 
 
 keys = typer.Typer(no_args_is_help=True, help="Make and revoke the keys with which sites know each other.")

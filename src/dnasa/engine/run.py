@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -86,6 +86,7 @@ class Run:
         if join is None:
             self.t, self.snapshots = self.session.restore(self.plan.groups, self.snapshots, self.recorder)
         else:
+            self.session.recall(self.recorder)
             self._meet(join, new=True)
         self.network.processes.membership.admit()
 
@@ -203,7 +204,10 @@ class Run:
     # ------------------------------------------------------------ processes that are lost or join
 
     def _continue(self) -> None:
-        self._meet(self.network.processes.membership.survivors)  # type: ignore[arg-type]
+        if not self.session.stop_requested:
+            with suppress(Interrupted):
+                return self._meet(self.network.processes.membership.survivors)  # type: ignore[arg-type]
+        self.session.leave(self.t)
 
     def _meet(self, connect: Callable[[], Network], new: bool = False) -> None:
         """Continue with the processes that are there, at the latest step that any of them has reached; restart the rules."""

@@ -1,10 +1,13 @@
 """The engines that exchange messages, one file each, with `connect(topology, ...) -> Network`."""
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from dnasa.checks import choose
@@ -136,6 +139,8 @@ def connect(
 
         listed = read_sites(sites)  # type: ignore[arg-type]
         graph_of_sites, silence = graph(len(listed.sites)), timeout or SILENCE
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, leave_at_signal)
         network = engine_of_sites.connect(graph_of_sites, listed, rounds, silence, channel, every, traffic, wait_for)
     else:
         from dnasa.networks import processes
@@ -205,4 +210,13 @@ def terminate(engine: str, code: int) -> None:
         from dnasa.networks import mpi
 
         mpi.abort(code)
+    if engine == "sites":
+        from dnasa.networks.sites import leave_all
+
+        leave_all()
     os._exit(code)
+
+
+def leave_at_signal(number: int, frame: FrameType | None) -> None:
+    """Say goodbye to the other sites at a SIGTERM, which would end this process without a word."""
+    terminate("sites", 128 + number)

@@ -5,6 +5,7 @@ the view that it is in still counts, each time before it sends something and whi
 the next one.
 """
 
+import math
 import os
 import time
 import warnings
@@ -15,7 +16,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from dnasa.core import InputError, ProcessLost, RunError
+from dnasa.core import InputError, Interrupted, ProcessLost, RunError
 from dnasa.files import read_bytes, write_durably
 from dnasa.networks.processes import Traffic
 from dnasa.sites.file import Sites
@@ -27,6 +28,7 @@ from dnasa.sites.views import INTERVAL, Agreement, View, Vote
 RECENT = 32  # calls that a state names; neighbors are never that many calls apart
 PATIENCE = 20  # how many timeouts a site that wants to join waits for the others, and they for one that does nothing
 SOON = 10.0  # seconds after which a site that waits for the others to start says why
+STOPPING = 3.0  # seconds for the step of a site that was asked to stop
 REMEDY = (
     "Every process must call step(), averaged() and consensus() equally often: give all of them the same number of "
     "batches, or train inside dnasa.optim.Join; an error that one of them catches leaves out its call."
@@ -88,6 +90,7 @@ class Members:
         self.exchanges = 0
         self.scale = 1.0  # of this site's first numbers, at least 1
         self.waits_since: float | None = None
+        self.stops_at = math.inf
         self.warned = False
         self.last_seen: dict[int, tuple[int | None, float]] = {}  # the exchanges of each site, and since when
         self.drops_at = self.mesh.modified(DROPPED)
@@ -230,9 +233,17 @@ class Members:
         for node, state in self._others():
             self._compare_calls(node, state.calls)
         self.waits_since = began
-        if began is not None and time.monotonic() > began + self.timeout and not self.warned:
-            self.warned, others = True, ", ".join(self.name(node) for node, state in self._others() if not state.ended)
-            warnings.warn(f"{self.name(self.node)} has waited {self.timeout:g} s for {others}.", stacklevel=2)
+        if began is None:
+            return
+        if time.monotonic() > self.stops_at:
+            raise ProcessLost(f"{self.name(self.node)} was asked to stop.")
+        if time.monotonic() > began + self.timeout and not self.warned:
+            self.warned = True
+            others = {self.name(node): node in self._heard() for node, state in self._others() if not state.ended}
+            silent = [name for name, heard in others.items() if not heard]
+            who = f"{', '.join(silent)} (not heard).{self._quorum()}" if silent else f"{', '.join(others)}."
+            waited = f"{self.name(self.node)} has waited {self.timeout:g} s in exchange {self.exchanges}"
+            warnings.warn(f"{waited} for {who}", stacklevel=2)
 
     def counts_still(self) -> bool:
         """Whether the training may go on in its view."""
@@ -298,6 +309,8 @@ class Members:
         due = began + (self.timeout if self.view.number else min(SOON, self.timeout))
         while going():
             self._raise_fault()
+            if time.monotonic() > self.stops_at:
+                raise Interrupted(f"{self.name(self.node)} was asked to stop while it waited to {what}.")
             if self.mesh.conflicts and not self.view.number:
                 raise InputError(next(iter(self.mesh.conflicts.values())))
             self.publish()
@@ -355,8 +368,14 @@ class Members:
 
     # ------------------------------------------------------------ the end
 
+    def stop(self) -> None:
+        """End a wait soon, if this site is in one: it was asked to stop."""
+        self.stops_at = time.monotonic() + STOPPING
+
     def leave(self, reason: str) -> None:
         """Leave the run with a last vote; the others go on."""
+        if self.mesh.closed.is_set():
+            return
         self.left = f"{self.name(self.node)} has left the run: {reason}"
         self._say_goodbye()
 

@@ -40,6 +40,7 @@ LONGEST_TEXT = 1 << 24  # bytes
 OFFER = struct.Struct("!?Qd")  # whether the sender has ended; the number and the steps of the offer
 FIRST = 10  # exchanges that show how large numbers are
 FACTOR = 1e9  # some rules send squares of gradients, which differ by a factor of 1e5 between sites
+JOINED: list[Members] = []  # of this process
 CHANGED = "The members of this network have changed: the current one is optimizer.network."
 
 
@@ -67,6 +68,7 @@ def connect(
     run = described(sites, topology, rounds, channel, every) + ("" if wait_for is None else f", begins with {wait_for} sites")
     members = Members(sites, run, timeout, traffic, wait_for)
     atexit.register(members.end)
+    JOINED.append(members)
     return SiteNetworks(members, topology, rounds, channel, every).first_network()
 
 
@@ -74,6 +76,12 @@ def described(sites: Sites, topology: Topology, rounds: int | str | None, channe
     """Describes what all sites must share, on two lines: the sites in their order; the weights, and how messages travel."""
     names = ", ".join(site.name for site in sites.sites)
     return f"with the sites {names} in this order\n{processes.network_text(topology, rounds, channel, every)}"
+
+
+def leave_all() -> None:
+    """Say goodbye in all runs of this process."""
+    for members in JOINED:
+        members.leave("it was stopped")
 
 
 def tell_stopped(sites: Sites, reason: str, timeout: float, traffic: processes.Traffic) -> None:
@@ -125,7 +133,8 @@ class SiteTransport(Transport):
 
     def _send(self, number: int, peer: int, data: bytes) -> None:
         key = self._key(self.sent, number, peer)
-        self.mesh.links[key.site].send(key._replace(site=self.members.node), data, self.check)
+        instance = dict(self.view.members)[key.site]
+        self.mesh.links[key.site].send(instance, key._replace(site=self.members.node), data, self.check)
 
     def _key(self, counts: Counter[tuple[int, int]], number: int, peer: int) -> Key:
         counts[number, peer] += 1
@@ -383,6 +392,7 @@ class SiteNetworks:
             membership=Membership(
                 note=partial(members.note, transport.tag),
                 fail=self.fail,
+                stop=members.stop,
                 survivors=self.survivors,
                 admit=self.admit,
                 returned=members.returned,

@@ -55,7 +55,8 @@ def make_rule(rule: str | Rule, eta: Eta | None, schedule: str | None, steps: in
     spec = variant.spec
     known = steps if spec and spec.needs_steps is not False else None
     ends = steps if spec and spec.ends else None
-    name = str([*variant.label().values(), known])
+    parts = [*variant.label().values(), None if known is None else f"in {known} steps"]
+    name = " ".join(str(part) for part in parts if part is not None)
     return Recipe(name, registry.make(method, schedules, layout), schedules, ends)
 
 

@@ -258,7 +258,8 @@ class Recorder:
         if self.lost:
             settings["lost"] = self.lost
         statistics = None if self.statistics is None else _by_run(self.statistics, 1)
-        return Result(_by_run(x, 2), self.frame(), runs, settings, self.network.rank, statistics, self.network.processes.writes)
+        rank, writes = self.network.rank, self.network.processes.writes
+        return Result(_by_run(x, 2), self.frame(), runs, settings, rank, statistics, writes, self.network)
 
 
 def _answer(rule: Rule, state: Any) -> Array:

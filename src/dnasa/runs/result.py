@@ -13,6 +13,7 @@ import numpy as np
 
 from dnasa.arrays import to_numpy
 from dnasa.checks import first_line
+from dnasa.communication import Network
 from dnasa.core import Array, InputError
 from dnasa.files import fits, make_folder, read_bytes, read_json, to_json
 from dnasa.runs.own_files import OwnFiles
@@ -33,6 +34,7 @@ class Result:
         rank: The rank of this process among those still there.
         statistics: Those of the problem at the last evaluation, such as of batch norm: `(m,)` or `(runs, m)`.
         writes: Whether this process prints and keeps the run.
+        network: The processes that were there at the end; None if the result was read from files.
     """
 
     x: Array
@@ -42,6 +44,7 @@ class Result:
     rank: int = 0
     statistics: Array | None = None
     writes: bool = True
+    network: Network | None = None
 
     @property
     def mean(self) -> Array:

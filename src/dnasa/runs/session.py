@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from dnasa.communication import Network
 from dnasa.core import Array, InputError, Interrupted, RunError
 from dnasa.events import Events
 from dnasa.files import to_json
+from dnasa.networks import leave_at_signal
 from dnasa.rules.registry import VariantGroup
 from dnasa.runs import checkpoints
 from dnasa.runs.folder import RunFolder, logging_warnings
@@ -97,6 +98,12 @@ class Session:
         self.resumed_at = checkpoint.step
         return checkpoint.step, restored
 
+    def recall(self, recorder: Recorder) -> None:
+        """Keep the evaluations up to this site's newest checkpoint, before it joins the others at their step."""
+        newest = self.writer.newest() if self.writer is not None and self.writer.resume else None
+        if newest is not None and self.writer is not None:
+            recorder.rows = parse_rows(self.writer.history.truncate(*checkpoints.load(newest).notes["history"]))
+
     def _history_up_to(self, mark: tuple[int, int]) -> str:
         """The rows of this length and checksum; later ones are removed, since their steps are made again."""
         texts = self.network.processes.allgather_text(self.writer.history.truncate(*mark) if self.writer else "")
@@ -144,8 +151,7 @@ class Session:
         if self.folder is None or t == self.resumed_at:
             return
         if self.stop_requested and self.network.processes.own_folders:
-            self.end("interrupted", t)
-            raise Interrupted(f"Interrupted at step {t}; the others continue. Join them with: dnasa resume {self.folder.path}")
+            self.leave(t)
         scheduled = self.every is not None and t > 0 and t % self.every == 0
         stop = self._all_stop(evaluated or scheduled)
         if scheduled or stop:
@@ -153,6 +159,12 @@ class Session:
         if stop:
             self.end("interrupted", t)
             raise Interrupted(f"Interrupted at step {t}; continue with: dnasa resume {self.folder.path}")
+
+    def leave(self, t: int) -> NoReturn:
+        """Stop this site; the others go on."""
+        self.end("interrupted", t)
+        assert self.folder is not None, "Only a run with a folder listens to signals."
+        raise Interrupted(f"Interrupted at step {t}; the others continue. Join them with: dnasa resume {self.folder.path}")
 
     def _all_stop(self, together: bool) -> bool:
         """Whether all stop: real processes stop together, at an evaluation or a checkpoint."""
@@ -211,7 +223,7 @@ class Session:
             self.hooks.enter_context(logging_warnings(self.log))
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a shell
                 self._handle(signal.SIGINT)
-            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # under MPI it reports a lost process
+            if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, leave_at_signal):  # under MPI it reports a lost process
                 self._handle(signal.SIGTERM)
         return self
 
@@ -223,6 +235,7 @@ class Session:
         if self.stop_requested and number == signal.SIGINT:  # SLURM and torchrun each send a SIGTERM
             raise KeyboardInterrupt
         self.stop_requested = True
+        self.network.processes.membership.stop()
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if kind is not None and kind is not Interrupted:

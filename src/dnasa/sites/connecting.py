@@ -237,8 +237,9 @@ class Door:
             listener = socket.create_server(address[:2], family=family, backlog=PENDING, dualstack_ipv6=both)
         except OSError as error:
             raise InputError(
-                f"Cannot listen on {host} port {port}: {error.strerror or first_line(error)}. Stop what listens there, or "
-                "write listen = '0.0.0.0:PORT' into the file of the sites if this address is not on this machine."
+                f"Cannot listen on {host} port {port}: {error.strerror or first_line(error)}. Stop what listens there, perhaps "
+                "another process of this site, or write listen = '0.0.0.0:PORT' into the file of the sites if this address is "
+                "not on this machine."
             ) from error
         listener.setblocking(False)
         return listener

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,9 @@ def _listed(given: Any) -> list[Site]:
     if not isinstance(given, dict) or not given:
         raise InputError("sites are missing: write a line NAME = 'HOST:PORT' for each below [sites].")
     sites = [_site(name, address) for name, address in given.items()]
+    for one, other in combinations(sites, 2):
+        if one.reachable and one.address == other.address:
+            raise InputError(f"{one.name} and {other.name} have the same address, {one.address}: give each its own.")
     if len(hidden := [site.name for site in sites if not site.reachable]) > 1:
         raise InputError(
             f"{hidden[0]} and {hidden[1]} have no address, so neither can dial the other: give one of them an address, such as "

@@ -169,13 +169,17 @@ class Link:
     def connected(self) -> bool:
         return self.wire is not None
 
-    def send(self, key: Key, data: bytes, check: Callable[[], object]) -> None:
-        """Send a message. Waits while many are on their way, and calls `check`, which may raise."""
+    def send(self, instance: str, key: Key, data: bytes, check: Callable[[], object]) -> None:
+        """Send a message to this process of the site, or to nobody if there is another one now.
+
+        Waits while many are on their way, and calls `check`, which may raise.
+        """
         with self.local.news:
             while len(self.outbox) >= UNSENT_LIMIT:
                 self.local.news.wait(INTERVAL / 5)
                 check()
-        self.outbox.append((HEADER.pack(MESSAGE, key.view, key.network, key.number, len(data)), data))
+            if instance == self.instance:
+                self.outbox.append((HEADER.pack(MESSAGE, key.view, key.network, key.number, len(data)), data))
         self.wake()
 
     def wake(self) -> None:
@@ -272,8 +276,9 @@ class Link:
     def _resume(self, greeting: Greeting) -> None:
         """Go on where the last connection ended; with another process of this site, begin afresh."""
         if greeting["instance"] != self.instance:
-            self.instance, self.state, self.said = greeting["instance"], None, b""
-            self.outbox.clear()
+            with self.local.news:  # another thread may be about to send to the last one
+                self.instance, self.state, self.said = greeting["instance"], None, b""
+                self.outbox.clear()
             self.sent = self.acknowledged = self.received = 0
         if greeting.get("knows") == self.local.instance:
             self.acknowledge(greeting["received"])

@@ -148,7 +148,8 @@ def save_run(folder: Path | None, problem: Supervised, rows: Dataset, name: str,
     run = int(np.argmax(result.runs.diverged.isna()))
     x, statistics = _state_of_run(problem, result, run)
     model = TrainedModel(problem.network(x.mean(0), statistics), encoding_of(rows), kind_of(rows))
-    measured = None if model.kind == "tokens" else _evaluate_everywhere(problem, rows, model, result, network)
+    now = result.network or network
+    measured = None if model.kind == "tokens" else _evaluate_everywhere(problem, rows, model, result, now)
     if folder is not None and result.writes:
         if measured is not None:
             OwnFiles(folder).write("evaluation.json", to_json(measured))
@@ -167,7 +168,7 @@ def _evaluate_everywhere(
         return evaluation.merged(network.processes.allgather_json(part, lambda other: evaluation.like(part, other)))
 
     tests_are_divided = bool(rows.test_counts) and not network.simulated  # each process has the test rows of its nodes
-    lost = result.settings.get("lost")
+    lost = network.nodes < len(rows.sites)
     measured: Evaluation = {}
     try:
         if tests_are_divided and lost:
