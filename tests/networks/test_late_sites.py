@@ -91,6 +91,7 @@ def test_a_real_run_is_the_simulated_one_with_the_same_order_of_events(
         assert result.history.bytes.tolist() == [0, twin.sent.bytes]
 
 
+@pytest.mark.long
 def test_connections_that_break_again_and_again_change_nothing_but_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

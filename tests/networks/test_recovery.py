@@ -479,6 +479,7 @@ def test_a_site_that_lost_its_connections_stays_a_member_and_no_message_is_lost(
     assert [process.members.view for process in processes] == before
 
 
+@pytest.mark.long
 def test_two_sites_that_cannot_hear_each_other_are_not_in_one_view_until_they_can(tmp_path: Path) -> None:
     one, two, three = processes_of(tmp_path, 3, timeout=4.0)
     in_threads(one.connect, two.connect, three.connect)

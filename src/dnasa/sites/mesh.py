@@ -76,6 +76,8 @@ class Mesh(Local):
             await self.stop.wait()
         for work in works:
             work.cancel()
+        if self.door:
+            self.door.listener.close()  # a task that was canceled before it began does not
 
     async def _welcome(self, wire: Wire, greeting: Greeting) -> None:
         link = self.links[wire.site]
