@@ -144,7 +144,8 @@ def test_the_history_counts_the_bytes_of_the_format(name: str) -> None:
     assert done.final().bytes.tolist() == [10 * GRAPH.messages * 2 * per_row]  # x and the tracker
 
 
-@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, pytest.mark.long)), "torch"])
+@pytest.mark.long
+@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=needs_mpi), "torch"])
 @pytest.mark.xdist_group("processes")
 def test_real_processes_send_the_bytes_in_the_history(engine: str) -> None:
     """The job counts the bytes given to MPI's or torch.distributed's send calls."""

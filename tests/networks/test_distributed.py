@@ -87,7 +87,8 @@ def test_commands_with_different_settings_end_before_the_first_step() -> None:
     assert "steps is 5 at rank 0 and 6 at rank 1" in done.stderr
 
 
-@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, LONG)), "torch"])
+@pytest.mark.long
+@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=needs_mpi), "torch"])
 def test_the_setting_that_differs_between_processes_is_named(engine: str) -> None:
     done = launch_script(engine, 2, JOB, "settings", engine)
     assert done.returncode == 0, done.stderr[-2000:]

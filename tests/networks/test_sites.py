@@ -30,6 +30,7 @@ def test_the_first_site_is_killed_and_started_again(tmp_path: Path) -> None:
         check_end(job, 3)
 
 
+@pytest.mark.long
 def test_a_site_that_was_stopped_comes_back_by_itself(tmp_path: Path) -> None:
     with SiteProcesses(tmp_path, 3, {"pace": 0.02, "timeout": 2.0}, hidden=["lyon"]) as job:
         wait_until(lambda: job.train_with(0, 1, 2))

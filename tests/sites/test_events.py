@@ -111,6 +111,7 @@ def test_a_site_that_is_killed_before_the_run_begins_has_audited_what_it_sent(tm
     assert kinds == {("greeting", "paris"), ("state", "paris")}
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("processes")
 def test_a_site_that_is_stopped_while_it_waits_for_another_ends(tmp_path: Path) -> None:
     files = write_sites(tmp_path, 2)
