@@ -79,7 +79,8 @@ class Members:
         self.traffic = traffic or Traffic()
         self.mesh = Mesh(sites, run, self._described, self._parsed, self._told)
         self.mark = sites.keys / VOTED
-        needs = len(sites.sites) if wait_for is None or not self._is_first() else wait_for
+        self.voted_before = wait_for is not None and not self._is_first()
+        needs = len(sites.sites) if wait_for is None or self.voted_before else wait_for
         self.agreement = Agreement(self.node, self.mesh.instance, len(sites.sites), needs=needs)
         self.view = self.agreement.vote.view
         self.joining = self.admits = self.ended = False
@@ -239,9 +240,9 @@ class Members:
             raise ProcessLost(f"{self.name(self.node)} was asked to stop.")
         if time.monotonic() > began + self.timeout and not self.warned:
             self.warned = True
-            others = {self.name(node): node in self._heard() for node, state in self._others() if not state.ended}
-            silent = [name for name, heard in others.items() if not heard]
-            who = f"{', '.join(silent)} (not heard).{self._quorum()}" if silent else f"{', '.join(others)}."
+            heard, others = self._heard(), [node for node, state in self._others() if not state.ended]
+            silent = ", ".join(self.name(node) for node in others if node not in heard)
+            who = f"{silent} (not heard).{self._quorum()}" if silent else f"{', '.join(map(self.name, others))}."
             waited = f"{self.name(self.node)} has waited {self.timeout:g} s in exchange {self.exchanges}"
             warnings.warn(f"{waited} for {who}", stacklevel=2)
 
@@ -356,7 +357,7 @@ class Members:
         """What a run that has begun needs to go on."""
         count = len(self.vote.view.members)
         if not self.view.number:
-            return f" {self.mark} says that this site's last run may go on elsewhere." if self.mark.exists() else ""
+            return f" {self.mark} says that this site's last run may go on elsewhere." if self.voted_before else ""
         return f" The run goes on with {count // 2 + 1} of the last {count} members; `dnasa sites drop` counts one out."
 
     def _absence(self, node: int) -> str:

@@ -100,7 +100,7 @@ class SiteTransport(Transport):
 
     def __init__(self, members: Members, number: int):
         self.members, self.mesh, self.view = members, members.mesh, members.view
-        self.sites = members.nodes
+        self.sites, self.instances = members.nodes, dict(members.view.members)
         super().__init__(self.sites.index(members.node), [range(node, node + 1) for node in self.sites])
         self.others = [peer for peer in range(len(self.sites)) if peer != self.rank]
         self.tag = f"view {self.view.number} network {number}"
@@ -133,8 +133,7 @@ class SiteTransport(Transport):
 
     def _send(self, number: int, peer: int, data: bytes) -> None:
         key = self._key(self.sent, number, peer)
-        instance = dict(self.view.members)[key.site]
-        self.mesh.links[key.site].send(instance, key._replace(site=self.members.node), data, self.check)
+        self.mesh.links[key.site].send(self.instances[key.site], key._replace(site=self.members.node), data, self.check)
 
     def _key(self, counts: Counter[tuple[int, int]], number: int, peer: int) -> Key:
         counts[number, peer] += 1
