@@ -28,6 +28,9 @@ class Shards(Protocol):
     def every(self, k: int) -> Array:
         """The indices here of every k-th number of the whole vector."""
 
+    def find(self, place: slice) -> tuple[slice, slice]:
+        """What this process has of a parameter at that place of the whole vector: where it is here, and in the parameter."""
+
 
 _shards: ContextVar[Shards | None] = ContextVar("shards", default=None)
 
@@ -60,6 +63,24 @@ def sample(a: Array, k: int) -> Array:
     """A copy of every k-th number of the last axis: a view would keep all of them in memory."""
     shards = _current_shards(a)
     return copied(a[..., ::k]) if shards is None or k == 1 else a[..., shards.every(k)]
+
+
+def whole_part(a: Array, place: slice) -> Array:
+    """The parameter at that place of the last axis, which the processes of a site may hold together."""
+    shards = _current_shards(a)
+    if shards is None:
+        return a[..., place]
+    (here, inside), width = shards.find(place), place.stop - place.start
+    part = a.new_zeros((*a.shape[:-1], width))
+    part[..., inside] = a[..., here]
+    return shards.sum(part)
+
+
+def put(a: Array, place: slice, part: Array) -> None:
+    """Write a parameter to its place; the inverse of `whole_part`."""
+    shards = _current_shards(a)
+    here, inside = (place, slice(None)) if shards is None else shards.find(place)
+    a[..., here] = part[..., inside]
 
 
 def norm(z: Array) -> Array:

@@ -59,11 +59,24 @@ def dadam(
         yield X
 
 
-def adanasa(g: Gradient, W: Array, X: Array, eta: Schedule, alpha: Schedule, beta: Schedule, decay: float = 0.0) -> Twin:
-    """As docs/adanasa.md prints it; with a decay, x shrinks once its gradient is taken."""
-    d = X.shape[1]
-    every = max(1, d // 10_000)
-    start, Y, Z, M, S, A = X[:, ::every], 0 * X, 0 * X, 0 * X, 0 * X[:, ::every], 0 * X[:, :1]
+def adanasa(
+    g: Gradient,
+    W: Array,
+    X: Array,
+    eta: Schedule,
+    alpha: Schedule,
+    beta: Schedule,
+    decay: float = 0.0,
+    hidden: tuple[int, int] = (0, 0),
+    every: int = 1,
+) -> Twin:
+    """As docs/adanasa.md prints it; with a decay, x shrinks once its gradient is taken.
+
+    The first numbers of x may be a hidden matrix.
+    """
+    d, size = X.shape[1], hidden[0] * hidden[1]
+    k = max(1, d // 10_000)
+    start, Y, Z, M, S, A = X[:, ::k], 0 * X, 0 * X, 0 * X, 0 * X[:, ::k], 0 * X[:, :1]
     r = 1e-4 * (1 + np.linalg.norm(X, axis=1, keepdims=True))
 
     def h(G: Array) -> Array:
@@ -79,12 +92,29 @@ def adanasa(g: Gradient, W: Array, X: Array, eta: Schedule, alpha: Schedule, bet
         Z = (1 - alpha(t)) * Z + alpha(t) * G
         Y = Y + Z - Z_old
         M = beta(t) * M + (1 - beta(t)) * G**2
-        own, shared = h(G)[:, ::every], h(corrected)[:, ::every]
+        own, shared = h(G)[:, ::k], h(corrected)[:, ::k]
         S = S + step * shared / lengths(shared)
-        A = A + step * (own / lengths(own) * (start - X[:, ::every])).sum(1, keepdims=True)
-        X, Y, M = W @ (X - step * h(Y)), W @ Y, W @ M
-        r = np.maximum(r, np.sqrt(every) * A / lengths(S))
+        A = A + step * (own / lengths(own) * (start - X[:, ::k])).sum(1, keepdims=True)
+        direction = h(Y)
+        for row, v in zip(direction, Y + alpha(t) * (G - Z), strict=True):
+            row[:size] = 0.2 * max(hidden) ** 0.5 * msgn(v[:size].reshape(hidden)).ravel() if size else row[:0]
+        X = X - step * direction
+        r = np.maximum(r, np.sqrt(k) * A / lengths(S))
+        if every == 1:
+            X, Y, M = W @ X, W @ Y, W @ M
+        elif (t + 1) % every == 0:
+            X, Y = W @ X, W @ Y
+            Z = Y
         yield X
+
+
+def msgn(v: Array, iterations: int = 5) -> Array:
+    """Iterations of Muon's polynomial on the singular values."""
+    U, S, V = np.linalg.svd(v, full_matrices=False)
+    S = S / np.sqrt((S**2).sum())
+    for _ in range(iterations):
+        S = 3.4445 * S - 4.775 * S**3 + 2.0315 * S**5
+    return (U * S) @ V
 
 
 def d2(g: Gradient, W: Array, X: Array, eta: Schedule) -> Twin:
@@ -168,14 +198,10 @@ def kgt(g: Gradient, W: Array, X: Array, eta: Schedule, K: int = 10) -> Twin:
 
 
 def demuon(g: Gradient, W: Array, X: Array, eta: Schedule, theta: float = 0.2, iterations: int = 5) -> Twin:
-    """A matrix of two rows and a vector of two; iterations of Muon's polynomial on the singular values."""
+    """A matrix of two rows and a vector of two."""
 
     def direction(v: Array) -> Array:
-        U, S, V = np.linalg.svd(v[:-2].reshape(2, -1), full_matrices=False)
-        S = S / np.sqrt((S**2).sum())
-        for _ in range(iterations):
-            S = 3.4445 * S - 4.775 * S**3 + 2.0315 * S**5
-        return np.concatenate([(U @ np.diag(S) @ V).ravel(), v[-2:] / np.linalg.norm(v[-2:])])
+        return np.concatenate([msgn(v[:-2].reshape(2, -1), iterations).ravel(), v[-2:] / np.linalg.norm(v[-2:])])
 
     M, V = 0 * X, 0 * X
     for t in count():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dnasa import rules, simulate, solve, topology
 from dnasa.arrays import unit
 from dnasa.communication import Network
-from dnasa.core import Array, InputError, Layout, Rule, Schedule, State, leaves, with_x
+from dnasa.core import Array, InputError, Layout, Rule, Schedule, State, leaves, size, with_x
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.networks import simulated
 from dnasa.problems import LeastSquares
@@ -291,18 +291,24 @@ def test_what_must_be_zero_on_average_stays_so_and_is_restored_for_the_nodes_tha
     assert n == 1 or np.abs(balance(state)[: n - 1].mean(-2)).max() > 1e-6  # there was something to restore
 
 
-def test_adanasa_learns_its_radius_from_a_sample_of_many_coordinates(bumpy: type[Bumpy]) -> None:
-    W, d, steps = topology.ring(3), 20_000, default_schedules("adanasa", 3)
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("rows", [256, 300])
+def test_adanasa_orthogonalizes_hidden_matrices_and_learns_its_radius_from_a_sample(rows: int, every: int) -> None:
+    W, shape, steps = topology.ring(3), (rows, 556 - rows), default_schedules("adanasa", 3)
+    shapes = (("hidden", shape), ("embedding", (256, 1)), ("bias", (1000,)))
+    d = size(shapes)
     start = np.random.default_rng(0).standard_normal(d)
 
     def gradient(X: Array, t: int) -> Array:
         return X - np.arange(3)[:, None] + np.random.default_rng(t).standard_normal(d)
 
-    network, rule = simulated.connect(W), make("adanasa", steps, start)
-    expected = twins.trace(twins.adanasa, gradient, W.sparse.toarray(), start, 3, *steps)[-1]
-    last = trace(rule, gradient, network, everyone(start, 3), 3)[-1]
+    network, rule = simulated.connect(W, every=every), rules.adanasa(*steps, layout=shapes, every=every)
+    options = {"hidden": shape, "every": every}
+    expected = twins.trace(twins.adanasa, gradient, W.sparse.toarray(), start, 5, *steps, **options)[-1]
+    last = trace(rule, gradient, network, everyone(start, 3), 5)[-1]
     np.testing.assert_allclose(last.x, expected, rtol=0, atol=1e-12)
-    assert last.S.shape == (3, 10_000)
+    assert last.S.shape == (3, -(-d // (d // 10_000)))
+    np.testing.assert_allclose(last.y.mean(0), last.z.mean(0), atol=1e-12)
 
 
 def test_adanasa_leaves_a_minimum_only_by_small_steps() -> None:

@@ -76,7 +76,8 @@ def make_plan(
     topology = network.topology
     points = _starting_points(problem, topology, seeds, start)
     first = _local_rows(points, network)
-    groups = registry.groups(runs, topology.nodes, steps, first, problem.layout, _prox(problem, first, network))
+    prox, every = _prox(problem, first, network), network.settings.every
+    groups = registry.groups(runs, topology.nodes, steps, first, problem.layout, prox, every)
     if options.weight_decay:
         groups = [_decayed(group, options.weight_decay) for group in groups]
     _check_exchanges(network, groups, steps)

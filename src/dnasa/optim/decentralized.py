@@ -96,7 +96,7 @@ class Decentralized(torch.optim.Optimizer):
         parameters, mixed = Flat(self.param_groups), MixedBuffers(model, buffers)
         network = own_network(network, parameters)
         everyone = len(network.processes.names) or network.nodes  # of sites, also those that come later
-        recipe = make_rule(rule, eta, schedule, steps, everyone, parameters.layout)
+        recipe = make_rule(rule, eta, schedule, steps, everyone, parameters.layout, network.settings.every)
         self.node = Node(parameters, mixed, network, recipe, overlap)
         own = settings(self.node, model)
         self.recovery = Recovery(self.node, own)

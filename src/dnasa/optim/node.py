@@ -37,7 +37,9 @@ class Recipe(NamedTuple):
     steps: int | None = None  # after which its steps are 0
 
 
-def make_rule(rule: str | Rule, eta: Eta | None, schedule: str | None, steps: int | None, nodes: int, layout: Layout) -> Recipe:
+def make_rule(
+    rule: str | Rule, eta: Eta | None, schedule: str | None, steps: int | None, nodes: int, layout: Layout, every: int
+) -> Recipe:
     if steps is not None:
         whole("steps", steps)
     if isinstance(rule, Rule):
@@ -57,7 +59,7 @@ def make_rule(rule: str | Rule, eta: Eta | None, schedule: str | None, steps: in
     ends = steps if spec and spec.ends else None
     parts = [*variant.label().values(), None if known is None else f"in {known} steps"]
     name = " ".join(str(part) for part in parts if part is not None)
-    return Recipe(name, registry.make(method, schedules, layout), schedules, ends)
+    return Recipe(name, registry.make(method, schedules, layout, every=every), schedules, ends)
 
 
 class Node:

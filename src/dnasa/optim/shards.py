@@ -51,15 +51,24 @@ class Shards:
         position = 0 if self.mesh is None else self.mesh.get_local_rank()
         self.name = f"shard {position} of {self.count}"
         self.ranges: list[tuple[int, int, int]] = []  # for each shard its place in the whole vector, that here, and its size
+        self.starts: list[int] = []  # of the parameters in the whole vector
         self.strides: dict[int, Tensor] = {}
         self.device, self.width, here = trained[0].device, 0, 0
         for p in trained:
             before = min(p.shape[0], position * -(-p.shape[0] // self.count)) * prod(p.shape[1:]) if p.ndim else 0
             self.ranges.append((self.width + before, here, local(p).numel()))
+            self.starts.append(self.width)
             self.width, here = self.width + p.numel(), here + local(p).numel()
 
     def every(self, k: int) -> Tensor:
         return self._stride(k)[0]
+
+    def find(self, place: slice) -> tuple[slice, slice]:
+        """Where this process's part of the parameter at that place of the whole vector is: here, and in the parameter."""
+        i = self.starts.index(place.start)
+        there, here, size = self.ranges[i]
+        inside = there - place.start
+        return slice(here, here + size), slice(inside, inside + size)
 
     def _stride(self, k: int) -> Tensor:
         """Where every k-th number is: in the vector here, and among all numbers of that kind."""

@@ -6,15 +6,17 @@ What differs from D-NASA, with the measurements behind it, is on the page "AdaNA
 from functools import partial
 from typing import NamedTuple
 
-from dnasa.arrays import maximum, minimum, nonzero, norm, sample, total, unit
-from dnasa.core import Array, Gradients, Layout, Messages, Needs, Rule, Schedule, size
+from dnasa.arrays import maximum, minimum, nonzero, norm, put, sample, total, unit, whole_part
+from dnasa.core import Array, Gradients, Layout, Messages, Needs, Rule, Schedule, size, slices
 from dnasa.rules import schedules
+from dnasa.rules.demuon import orthogonalized
 from dnasa.rules.forms import ScaledAverage, declare
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import ScheduleSpec
 
 GROWTH = 6.0  # eta is at most this many radii
 SAMPLE = 10_000  # the radius is learned from at least this many coordinates, or from all
+SHORTEST, LONGEST = 256, 8  # the least side of a hidden matrix, and its other side in multiples of that
 
 
 class State(NamedTuple):
@@ -54,7 +56,14 @@ ADANASA = {
     checked="docs/adanasa.md, which defines it",
 )
 def adanasa(
-    eta: Schedule, alpha: Schedule, beta: Schedule, weight: Schedule | None = None, *, layout: Layout, radius: float = 1e-4
+    eta: Schedule,
+    alpha: Schedule,
+    beta: Schedule,
+    weight: Schedule | None = None,
+    *,
+    layout: Layout,
+    radius: float = 1e-4,
+    every: int = 1,
 ) -> Rule:
     """AdaNASA on d parameters.
 
@@ -64,6 +73,9 @@ def adanasa(
     h(g) = g / max(sqrt(m'), |g|), normalized, and g + y - z estimates the average gradient of all nodes. In large models,
     A and S are of every k-th coordinate, and r <- max(r, sqrt(k) A / |S|).
 
+    In large hidden matrices (`is_hidden`), the direction is 0.2 sqrt(longer side) msgn(y' + alpha (g - z')), as in Muon (Jordan
+    et al., 2024). Nodes that do not exchange in every step exchange x and y only, and continue with z = y.
+
     Args:
         eta: The largest step at t, before the factor d^(-1/3).
         alpha: The weight of the newest gradient in z.
@@ -71,9 +83,11 @@ def adanasa(
         weight: The weight of x in the average of the iterates, which is then the answer; None: the answer is the last x.
         layout: The names and shapes of the parts of x, d numbers in all.
         radius: r at the start, relative to 1 + |x|.
+        every: Steps from one that exchanges to the next.
     """
     d = size(layout)
     k = max(1, d // SAMPLE)
+    hidden = [(place, shape) for (_, shape), place in zip(layout, slices(layout), strict=True) if is_hidden(shape)]
 
     def init(x: Array) -> State:
         part = sample(x, k)
@@ -100,6 +114,14 @@ def adanasa(
     def averaged(s: State, t: int) -> Array:
         return s.average + weight(t) * (s.x - s.average) if weight else s.average
 
+    def with_orthogonal_parts(h: Array, y: Array) -> Array:
+        """h, with 0.2 sqrt(longer side) msgn(y) in hidden matrices"""
+        for place, shape in hidden:
+            part = whole_part(y, place)
+            matrices = orthogonalized(part.reshape(*part.shape[:-1], *shape))
+            put(h, place, 0.2 * max(shape) ** 0.5 * matrices.reshape(part.shape))
+        return h
+
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         z = (1 - alpha(t)) * s.z + alpha(t) * g
@@ -107,9 +129,16 @@ def adanasa(
         m = second_moments(s.m, g, t)
         step = step_length(s, t)
         S, A, r = learned_radius(s, step, g, t)
-        return (s.x - step * scaled(y, m), y, m), s._replace(z=z, S=S, A=A, r=r, average=averaged(s, t))
+        h = with_orthogonal_parts(scaled(y, m), y + alpha(t) * (g - z)) if hidden else scaled(y, m)
+        x = s.x - step * h
+        after = s._replace(z=z, S=S, A=A, r=r, average=averaged(s, t))
+        if every == 1:
+            return (x, y, m), after
+        return () if (t + 1) % every else (x, y), after._replace(x=x, y=y, m=m)
 
     def receive(s: State, mixed: Messages) -> State:
+        if every > 1:
+            return s._replace(x=mixed[0], y=mixed[1], z=mixed[1]) if mixed else s
         x, y, m = mixed
         return s._replace(x=x, y=y, m=maximum(m, 0))  # rounded or compressed messages may make it negative
 
@@ -123,9 +152,16 @@ def adanasa(
         needs=Needs(doubly_stochastic=True, late=True),  # the radius is that of x itself, which push-sum scales
         stepsize=step_length,
     )
+    if hidden or every > 1:
+        return made
     # for the engine's fast paths only
     schedules = (eta, alpha, beta, weight) if weight else (eta, alpha, beta)
     return declare(made, ScaledAverage(partial(adanasa, layout=layout, radius=radius), schedules, k, step_length, averaged))
+
+
+def is_hidden(shape: tuple[int, ...]) -> bool:
+    """Whether it is a large matrix between hidden layers, as far as its shape tells: embeddings and outputs are longer."""
+    return len(shape) == 2 and min(shape) >= SHORTEST and max(shape) <= LONGEST * min(shape)
 
 
 def scaled(a: Array, m: Array) -> Array:

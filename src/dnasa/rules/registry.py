@@ -55,8 +55,8 @@ def rule(
     """Decorate a function that makes a rule: its name then works in `solve`, the optimizer, commands, tables and plots.
 
     The function takes the rule's schedules and returns a `Rule`. If it has a parameter `layout`, it also gets the names and
-    shapes of the parts of x; with a parameter `prox`, the rule can minimize f + h. A name used again replaces a rule of your
-    own, not a built-in one.
+    shapes of the parts of x; with a parameter `every`, the steps from one exchange to the next; with a parameter `prox`, the
+    rule can minimize f + h. A name used again replaces a rule of your own, not a built-in one.
 
     Args:
         name: Letters, digits, - and _.
@@ -207,7 +207,13 @@ def check_used(schedule: str | Sequence[str] | None, runs: Sequence[Variant | Ru
 
 
 def groups(
-    runs: Sequence[Variant | Rule], nodes: int, steps: int, like: Array, layout: Layout, prox: Prox | None = None
+    runs: Sequence[Variant | Rule],
+    nodes: int,
+    steps: int,
+    like: Array,
+    layout: Layout,
+    prox: Prox | None = None,
+    every: int = 1,
 ) -> list[VariantGroup]:
     """One rule for neighboring variants of the same method; the user's rules one by one."""
     custom = sum(isinstance(run, Rule) for run in runs)
@@ -226,7 +232,7 @@ def groups(
         if variants := tuple(run for run in same if isinstance(run, Variant)):
             each = [schedules_of(run, nodes, steps) for run in variants]
             columns = [side_by_side(column, like, steps) for column in zip(*each, strict=True)]
-            out.append(VariantGroup(make(RULES[variants[0].rule], columns, layout, prox), variants))
+            out.append(VariantGroup(make(RULES[variants[0].rule], columns, layout, prox, every), variants))
     return out
 
 
@@ -267,11 +273,12 @@ def example(name: str) -> Rule:
     return make(RULES[variant.rule], schedules_of(variant, 2, 1), (("x", (1, 1)),))
 
 
-def make(method: Method, values: Sequence[Schedule], layout: Layout, prox: Prox | None = None) -> Rule:
+def make(method: Method, values: Sequence[Schedule], layout: Layout, prox: Prox | None = None, every: int = 1) -> Rule:
     if prox is not None and not method.takes_prox:
         able = ", ".join(name for name, each in RULES.items() if each.takes_prox)
         raise InputError(f"Rule '{method.title}' has no proximal step: choose from {able}, or leave prox out.")
-    options: dict[str, Any] = {"layout": layout} if "layout" in signature(method.make).parameters else {}
+    wanted = signature(method.make).parameters
+    options: dict[str, Any] = {name: value for name, value in (("layout", layout), ("every", every)) if name in wanted}
     try:
         rule = method.make(*values, **options, **({} if prox is None else {"prox": prox}))
     except TypeError as error:
