@@ -148,6 +148,10 @@ def like(a: Array, other: Array) -> Array:
     return torch.as_tensor(a, dtype=other.dtype, device=other.device)
 
 
+def empty_like(a: Array, shape: tuple[int, ...]) -> Array:
+    return np.empty(shape, a.dtype) if isinstance(a, np.ndarray) else a.new_empty(shape)
+
+
 def stack(arrays: Sequence[Array]) -> Array:
     return _library(arrays[0]).stack(list(arrays))
 

@@ -34,6 +34,13 @@ class Multiply(Protocol):
             payloads: What this process's nodes send.
         """
 
+    def scatter(self, parts: Array) -> Array:
+        """Send `parts[..., i, j, :]` of each node i here to node j. Returns what every node has sent to each, in the same shape.
+
+        Args:
+            parts: What this process's nodes send, `(..., k, n, w)`.
+        """
+
     def __call__(
         self, payloads: Messages, decode: "Sequence[Callable[[Array], Array]] | None" = None, weights: Any = None
     ) -> Messages: ...
@@ -54,6 +61,7 @@ class Channel(NamedTuple):
             the wire; None: those of its numbers.
         fixed_graph: Whether the memory is valid for one W only.
         symmetric: Whether W must be symmetric.
+        averages: Whether the exchange gives all nodes the average of all, as on the complete graph, the only one it suits.
     """
 
     init: Callable[[Array], tuple[Array, ...]]
@@ -62,6 +70,7 @@ class Channel(NamedTuple):
     size: Callable[[Array, int, int], float] | None = None
     fixed_graph: bool = False
     symmetric: bool = False
+    averages: bool = False
 
     @property
     def name(self) -> str:

@@ -112,10 +112,11 @@ def test_every_rule_has_the_simulators_iterates(tmp_path: Path, name: str) -> No
         ({"compress": "bfloat16"}, ["dnasa"]),
         ({"rounds": 2}, ["dnasa", "adanasa"]),
         ({"every": 3}, ["dnasa", "adanasa"]),
+        ({"every": 2, "compress": "feedback:2"}, ["adanasa"]),
     ],
 )
 def test_messages_that_are_compressed_rare_or_in_several_rounds(tmp_path: Path, how: dict[str, Any], rules: list[str]) -> None:
-    graph = GRAPHS["ring"]
+    graph = topology.complete(NODES) if "feedback" in how.get("compress", "") else GRAPHS["ring"]
     with connected(tmp_path, graph, **how) as networks:
         for rule in rules:
             check(networks, graph, rule, **how)

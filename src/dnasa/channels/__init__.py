@@ -10,17 +10,18 @@ from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
     from dnasa.channels.codecs import sign, top_k
+    from dnasa.channels.error_feedback import feedback
     from dnasa.channels.modular import moniqua
 
-__all__ = ["Codec", "choco", "compression", "exchange", "faulty", "moniqua", "sign", "top_k"]
+__all__ = ["Codec", "choco", "compression", "exchange", "faulty", "feedback", "moniqua", "sign", "top_k"]
 
 
 def __getattr__(name: str) -> Any:
     """Compression needs torch, which is imported on first use."""
-    if name in ("moniqua", "sign", "top_k"):
+    if name in ("feedback", "moniqua", "sign", "top_k"):
         with needed_by("Compression"):
-            from dnasa.channels import codecs, modular
-        return getattr(modular if name == "moniqua" else codecs, name)
+            from dnasa.channels import codecs, error_feedback, modular
+        return getattr({"feedback": error_feedback, "moniqua": modular}.get(name, codecs), name)
     raise AttributeError(f"module 'dnasa.channels' has no attribute '{name}'")
 
 

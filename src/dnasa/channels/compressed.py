@@ -11,7 +11,7 @@ from dnasa.checks import UserCode
 from dnasa.communication import Channel, Memory, Multiply
 from dnasa.core import Array, InputError, Messages
 
-COMPRESSIONS = ("bfloat16", "float16", "moniqua", "topk", "sign")  # by name
+COMPRESSIONS = ("bfloat16", "float16", "feedback", "moniqua", "topk", "sign")  # by name
 
 
 class Codec(NamedTuple):

@@ -15,7 +15,7 @@ def compression(how: str | Codec) -> Channel:
     """Messages compressed by a codec, with CHOCO's memory where the codec needs it, or by Moniqua.
 
     Args:
-        how: A `Codec`; or bfloat16 or float16, whose messages have 16 bits; or moniqua:8, topk:0.01 or sign.
+        how: A `Codec`; or bfloat16 or float16, whose messages have 16 bits; or feedback:2, moniqua:8, topk:0.01 or sign.
             `sign,gamma=0.2` sets CHOCO's gamma.
     """
     if isinstance(how, Codec) and how.gamma is None:
@@ -27,9 +27,12 @@ def compression(how: str | Codec) -> Channel:
     choose("compression", name, dict.fromkeys(COMPRESSIONS))
     with needed_by("Compression"):
         from dnasa.channels.codecs import rounded, sign, top_k
+        from dnasa.channels.error_feedback import feedback
         from dnasa.channels.modular import moniqua
     if text in ("bfloat16", "float16"):
         return without_memory(rounded(text))
+    if re.fullmatch(r"feedback(:\d)?", text):
+        return feedback(int(text[-1]) if ":" in text else 2)
     if name == "moniqua":
         return moniqua(text.removeprefix("moniqua").removeprefix(":") or 8)
     parts = re.fullmatch(rf"(?:topk:({NUMBER})|sign)(?:,\s*gamma\s*=\s*({NUMBER}))?", text)

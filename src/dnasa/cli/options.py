@@ -100,7 +100,7 @@ class Options:
     compress: str | None = messages(
         None,
         f"Compress messages: {', '.join(COMPRESSIONS)}; numbers as in topk:0.01, "
-        "moniqua:8,4,8/8 (docs/compression.md). moniqua and 16 bits suit changing graphs.",
+        "feedback:2, moniqua:8,4,8/8 (docs/compression.md). moniqua and 16 bits suit changing graphs, feedback complete ones.",
     )
     drop: float = messages(0.0, "Simulated fault: each link fails in a step with this probability.")
     clock: Path | None = messages(

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.arrays import concatenate, contiguous, copied
+from dnasa.arrays import concatenate, contiguous, copied, empty_like, on_gpu
 from dnasa.checks import whole
 from dnasa.communication import Channel, MessageSettings, Network, Processes
 from dnasa.core import Array, InputError, Messages
 from dnasa.networks.buffers import Arrays, Buffers, Routes, described
 from dnasa.networks.simulated import Product, dense_if_small, exchanges, product, split, suits_all_reduce, turns
-from dnasa.networks.transport import Transport
+from dnasa.networks.transport import Message, Transport
 from dnasa.topology import Topology
 from dnasa.topology.rounds import count_rounds
 from dnasa.topology.types import checksum
@@ -122,8 +122,9 @@ class ProcessNetwork:
         self.shares = consecutive([len(block) for block in self.transport.nodes])  # rows of W
         self.rows = self.shares[self.transport.rank]
         self.multipliers: dict[int, Multiplier] = {}
-        add = self.transport.all_reduce() if suits_all_reduce(self.topology, self.channel) else None
+        add = self.transport.all_reduce() if self.channel is None and suits_all_reduce(self.topology, None) else None
         self.average = None if add is None else partial(self._mean, add=add)
+        self.all_reduces = add is not None or (self.channel is not None and suits_all_reduce(self.topology, self.channel))
 
     def network(self) -> Network:
         return Network(
@@ -131,7 +132,7 @@ class ProcessNetwork:
             lambda messages, k: self.at(k)(messages),
             self.mean,
             self.topology,
-            MessageSettings(self.count, self.every, self.channel, all_reduce=self.average is not None),
+            MessageSettings(self.count, self.every, self.channel, self.all_reduces),
             Processes(
                 self.transport.nodes[self.transport.rank],
                 self.transport.rank,
@@ -217,6 +218,7 @@ class Multiplier:
         self.routes = find_routes(W, shares, transport.rank)
         self.products = self._products(W)
         self.buffers: dict[Any, Buffers] = {}
+        self.shares, self.scattered = shares, dict[Any, tuple[list[Message], list[Message]]]()
 
     def __call__(
         self, payloads: Messages, decode: Sequence[Callable[[Array], Array]] | None = None, weights: Any = None
@@ -245,6 +247,29 @@ class Multiplier:
         stacks = [concatenate(parts, -2) for parts in zip(buffers.own, *received, strict=True)]
         messages = [message for stack in stacks for message in stack]
         return [(weights, tuple(m[..., nodes, :] for m in messages)) for nodes, weights in self.turns]
+
+    def scatter(self, parts: Array) -> Array:
+        data = parts.cpu() if on_gpu(parts) and not self.transport.carries_cuda else parts
+        receives, sends = self._parts_of_others(data)
+        for peer, buffer in sends:
+            buffer[...] = data[..., self.shares[peer].start : self.shares[peer].stop, :]
+            self.traffic.add("exchange", self.transport.nodes[peer].start, described([buffer]), buffer.nbytes)
+        self.transport.finish(self.transport.start(receives, sends))
+        blocks = dict(receives) | {self.transport.rank: data[..., self.rows.start : self.rows.stop, :]}
+        arrived = concatenate([blocks[peer].swapaxes(-3, -2) for peer in range(len(blocks))], -2)
+        return arrived.to(parts.device) if on_gpu(parts) else arrived
+
+    def _parts_of_others(self, parts: Array) -> tuple[list[Message], list[Message]]:
+        """Memory for the parts that come from each other process, and for those that go there; the same at every step."""
+        *runs, here, _, width = parts.shape
+        key = (*parts.shape, parts.dtype)
+        if key not in self.scattered:
+            others = [(peer, len(nodes)) for peer, nodes in enumerate(self.shares) if nodes != self.rows]
+            self.scattered[key] = (
+                [(peer, empty_like(parts, (*runs, nodes, here, width))) for peer, nodes in others],
+                [(peer, empty_like(parts, (*runs, here, nodes, width))) for peer, nodes in others],
+            )
+        return self.scattered[key]
 
     @cached_property
     def turns(self) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -56,7 +56,7 @@ def step_weights(graphs: Topology, rounds: int) -> list[Any]:
 
 def suits_all_reduce(topology: Topology, channel: Channel | None) -> bool:
     """Whether an all-reduce gives what an exchange does, with fewer bytes."""
-    return channel is None and topology.nodes > 2 and topology.averages
+    return (channel is None or channel.averages) and topology.nodes > 2 and topology.averages
 
 
 def exchanges(topology: Topology, rounds: int | str | None, channel: Channel | None) -> tuple[int, Topology]:
@@ -65,6 +65,8 @@ def exchanges(topology: Topology, rounds: int | str | None, channel: Channel | N
     A channel rounds or compresses what it sends, which the best polynomial would amplify: there each exchange multiplies by W.
     """
     if channel is not None:
+        if channel.averages and not topology.averages:
+            raise InputError(f"{channel.name} averages over all nodes: use the graph 'complete' instead of {topology.name}.")
         changing, directed = topology.period > 1 and channel.fixed_graph, topology.directed and channel.symmetric
         if changing or directed:
             what = "changes" if changing else "is directed"
@@ -94,6 +96,9 @@ class Multiplier:
     ) -> Messages:
         arrays = payloads if decode is None else tuple(d(p) for d, p in zip(decode, payloads, strict=True))
         return self.product(arrays) if weights is None else product(dense_if_small(weights))(arrays)
+
+    def scatter(self, parts: Array) -> Array:
+        return parts.swapaxes(-3, -2)
 
     def neighbours(self, payloads: Messages) -> list[tuple[Array, Messages]]:
         return [(weights, tuple(p[..., nodes, :] for p in payloads)) for nodes, weights in self.turns]

@@ -298,13 +298,16 @@ def make(name: str, nodes: int, weights: str | None = None) -> Topology:
 def default_name(
     nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None
 ) -> tuple[str, str | None]:
-    """The graph where none is named: exact, or ring where a rule or the channel needs a fixed graph, or weights are given.
+    """The graph where none is named: exact, or ring where a rule or the channel needs a fixed graph, or weights are given; or
+    complete where the channel averages over all nodes.
 
     Returns its name and weights: lazy ones for rules that need larger eigenvalues than those of the ring.
     """
     if weights:
         return "ring", weights
     users = list(rules)
+    if channel is not None and channel.averages:
+        return "complete", None
     fixed_graph = channel is not None and channel.fixed_graph
     if not fixed_graph and suits(exact(nodes), users):
         return "exact", None
