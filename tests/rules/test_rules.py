@@ -413,7 +413,7 @@ def disagreements(network: Network, eta: Array, gradients: Array, parts: Layout)
 
 
 @given(st.integers(2, 17), st.integers(1, 6), st.integers(1, 3), st.sampled_from([1, STEPS]), st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_disagreement_of_adanasa_is_bounded_by_its_last_steps_on_exact_and_by_all_of_them_on_a_fixed_graph(
     n: int, rounds: int, every: int, directions: int, seed: int
 ) -> None:
