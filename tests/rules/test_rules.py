@@ -1,9 +1,9 @@
 """Every rule is its twin in `twins.py`, and the facts that follow from its equations hold."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from math import sqrt
+from math import gcd, sqrt
 from typing import Any
 
 import networkx as nx
@@ -20,6 +20,7 @@ from dnasa.arrays import unit
 from dnasa.communication import Network
 from dnasa.core import Array, InputError, Layout, Rule, Schedule, State, leaves, size, with_x
 from dnasa.engine.side_by_side import make_stepper
+from dnasa.engine.steppers import Sequential, first_snapshot
 from dnasa.networks import simulated
 from dnasa.problems import LeastSquares
 from dnasa.rules import registry, schedules
@@ -406,18 +407,42 @@ def test_consensus_error_of_dnasa_obeys_the_papers_bound(n: int, p: float, seed:
         before = after
 
 
-@given(n=st.integers(2, 12), p=st.floats(0.3, 1.0), seed=st.integers(0, 50))
-@settings(max_examples=15, deadline=None)
-def test_consensus_error_of_adanasa_is_bounded_by_its_steps_alone(n: int, p: float, seed: int) -> None:
-    """No coordinate moves by more than lambda: |X' - mean| <= rho (|X - mean| + lambda sqrt(n d)), whatever the problem."""
-    graph, problem = topology.random(n, p=p, seed=seed), Bumpy(n)
-    rule: Any = make("adanasa", schedules.adanasa(n, STEPS), problem.start)
-    state, network = rule.init(everyone(problem.start, n)), simulated.connect(graph)
-    for t in range(STEPS):
-        length, before = rule.stepsize(state, t).max(), np.linalg.norm(state.x - state.x.mean(0))
-        state = take_step(rule, state, problem.all, network, t)
-        after = np.linalg.norm(state.x - state.x.mean(0))
-        assert after <= graph.rho * (before + length * np.sqrt(state.x.size)) + 1e-12
+def disagreements(network: Network, eta: Array, gradients: Array, parts: Layout) -> Iterator[tuple[float, list[float]]]:
+    """|X - mean| / sqrt(n d) after each step of AdaNASA, and the nodes' longest steps until then, the last first."""
+    rule: Any = rules.adanasa(lambda t: eta[t], schedules.constant(1), schedules.constant(0.9), layout=parts)
+    stepper = Sequential(rule, network, first_snapshot(rule, 0 * gradients[0]), Timeline())
+    lengths: list[float] = []
+    for t, g in enumerate(gradients):
+        lengths.insert(0, rule.stepsize(stepper.state, t).max())
+        stepper.step((g,), t)
+        yield float(np.linalg.norm(stepper.x - stepper.x.mean(0))) / sqrt(g.size), lengths
+
+
+@given(st.integers(2, 17), st.integers(1, 6), st.integers(1, 3), st.sampled_from([1, STEPS]), st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_disagreement_of_adanasa_is_bounded_by_its_last_steps_on_exact_and_by_all_of_them_on_a_fixed_graph(
+    n: int, rounds: int, every: int, directions: int, seed: int
+) -> None:
+    """As docs/theory.md proves. The gradients grow so fast that their signs are the steps."""
+    exact, random = topology.exact(n), np.random.default_rng(seed)
+    eta = 10 ** random.uniform(-5, 0, STEPS)
+    gradients = 100.0 ** np.arange(STEPS)[:, None, None] * random.standard_normal((directions, n, 6))
+    forgotten = exact.period if n.bit_count() == 1 else 2 * exact.period - gcd(exact.period, rounds)
+    network = simulated.connect(exact, rounds, every=every)
+    for t, (apart, lengths) in enumerate(disagreements(network, eta, gradients, layout(6))):
+        last = (forgotten - 1) // rounds * every + (t + 1) % every
+        assert apart <= sum(lengths[:last]) + 1e-12
+    fixed, before = topology.random(n, seed=seed), 0.0
+    for apart, lengths in disagreements(simulated.connect(fixed), eta, gradients, layout(6)):
+        assert apart <= fixed.rho * (before + lengths[0]) + 1e-12
+        before = apart
+
+
+@pytest.mark.parametrize("n", [4, 8, 16])
+def test_halves_that_move_apart_at_every_step_reach_the_bound_on_exact(n: int) -> None:
+    gradients = 100.0 ** np.arange(STEPS)[:, None, None] * np.repeat([1, -1], n // 2)[:, None]
+    runs = disagreements(simulated.connect(topology.exact(n), 1), np.full(STEPS, 1e-5), gradients, (("bias", (1,)),))
+    assert max(apart / lengths[0] for apart, lengths in runs) == pytest.approx(topology.exact(n).period - 1)
 
 
 def test_rules_and_stepsizes_side_by_side_equal_separate_runs_exactly(bumpy: type[Bumpy]) -> None:
