@@ -191,7 +191,7 @@ def test_a_text_that_cannot_be_learned_is_refused(tmp_path: Path, content: bytes
 
 
 def test_shakespeare_is_a_text_in_the_folder(home: Path) -> None:
-    with pytest.raises(InputError, match=r"no \$DNASA_DATA/text/shakespeare.txt: put a text"):
+    with pytest.raises(InputError, match=r"no \$DNASA_DATA/text/shakespeare.txt: put it there"):
         data.load("shakespeare")
     write(home / "text" / "shakespeare.txt", "To be or not to be. " * 200, False)
     rows = data.load("shakespeare")

@@ -1,5 +1,6 @@
 """`dnasa data`: the datasets, and how data is read and divided among nodes."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -23,19 +24,16 @@ def show_data(
 ) -> None:
     """List the datasets, or show how one of them or your own file is read and divided among nodes."""
     from dnasa.data import partition
-    from dnasa.data.partitions import full_name
     from dnasa.tasks import datasets, sources
 
     if name is None and options.shard_dir is None:
         return print_table(datasets.datasets(), "Datasets")
     if name is not None and options.shard_dir is not None:
         raise InputError("A dataset and --shard-dir cannot be combined: leave one of them out.")
-    nodes = inputs.count_nodes(context, options)
-    chosen = sources.SourceOptions.of(vars(options) | {"data": name, "nodes": nodes})
+    nodes, how = inputs.find_nodes(context, replace(options, data=name or ""))
+    chosen = sources.SourceOptions.of(vars(options) | {"data": name, "nodes": nodes, "partition": how})
     rows, shards = sources.load_rows(chosen, range(nodes))
-    how = "as their files are"
-    if options.shard_dir is None:
-        how = full_name(options.partition)
+    if not shards:
         shards = partition(how, rows.labels, nodes)
     print_table(datasets.reading(rows), f"{rows.name}, from {rows.source}")
     table = datasets.division(rows, shards)

@@ -45,7 +45,6 @@ class Begun(NamedTuple):
 def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Begun:
     """Complete and check the options, and make the graph."""
     from dnasa import topology
-    from dnasa.data.partitions import full_name
     from dnasa.sites.file import read_sites
 
     whole("--steps", options.steps)
@@ -53,14 +52,14 @@ def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Beg
     check_source(options, configs.explicit(context))
     channel = make_channel(options)
     sites = None if options.sites is None else read_sites(options.sites)
-    nodes, name, weights = count_nodes(context, options, sites), options.topology, options.weights
+    nodes, partition = find_nodes(context, options, sites)
+    name, weights = options.topology, options.weights
     if name is None and options.late is not None:
         name = "exponential"
     if name is None:
         name, weights = topology.graphs.default_name(nodes, map(example, rules), channel, weights)
     graph = topology.make(name, nodes, weights)
-    completed: dict[str, Any] = {"nodes": nodes, "topology": name, "weights": weights}
-    completed["partition"] = full_name(options.partition)
+    completed: dict[str, Any] = {"nodes": nodes, "topology": name, "weights": weights, "partition": partition}
     if options.late is not None and sites is not None:
         completed["early_stopping"] = bool(options.early_stopping)  # such sites cannot, so they do not by default
     context.params |= completed  # for the config
@@ -165,19 +164,29 @@ def tell_sites(begun: Begun, reason: str) -> None:
         tell_stopped(begun.sites, reason, timeout, begin_journal(begun))  # type: ignore[arg-type]
 
 
-def count_nodes(context: typer.Context, options: Options, sites: "Sites | None" = None) -> int:
-    """The number of nodes: where it is not given, that of the shards; a process among several may see its own alone."""
-    from dnasa.data import shards
+def find_nodes(context: typer.Context, options: Options, sites: "Sites | None" = None) -> tuple[int, str]:
+    """The number of nodes and the partition: where they are not given, those of the data.
 
-    explicit = "nodes" in configs.explicit(context)
+    A process among several may see the shards of its own nodes alone.
+    """
+    from dnasa.data import shards
+    from dnasa.data.loading import names_of_nodes
+    from dnasa.data.partitions import BY_NODE, full_name
+
+    explicit = configs.explicit(context)
+    partition = full_name(options.partition) if options.shard_dir is None else BY_NODE
     if sites is not None:
-        if explicit and options.nodes != len(sites.sites):
+        if "nodes" in explicit and options.nodes != len(sites.sites):
             raise InputError(f"{options.sites} has {len(sites.sites)} sites: leave out --nodes.")
-        return len(sites.sites)
-    one_process = (options.engine or networks.detect()) == "simulated"
-    if options.shard_dir is None or explicit or not one_process:
-        return options.nodes
-    return len(shards.node_entries(options.shard_dir))
+        return len(sites.sites), partition
+    names: Sequence[object] = ()
+    if options.shard_dir is not None:
+        one_process = (options.engine or networks.detect()) == "simulated"
+        names = shards.node_entries(options.shard_dir) if one_process and "nodes" not in explicit else ()
+    elif options.problem is None and ("partition" not in explicit or partition == BY_NODE):
+        names = names_of_nodes(options.data, text=(options.model or "").startswith("gpt"))
+        partition = BY_NODE if names else partition
+    return len(names) if names and "nodes" not in explicit else options.nodes, partition
 
 
 def set_output(options: Options, writes: bool | None = None) -> "Progress":

@@ -18,7 +18,7 @@ from dnasa.rules.schedules import ETA
 
 NO_ETA = [name for name in RULES if not RULES[name].needs_eta]
 MEANING = f"Its meaning depends on the schedule: {'; '.join(f'{name} {spec.formula}' for name, spec in ETA.items())}."
-DATA = "digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare"
+DATA = "digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare, code"
 MODELS = "linear, mlp:128,64,relu,dropout=0.1, lenet, resnet:16,group, gpt:2,96,64"
 GRAPHS = (  # their registry imports networkx, too much for every start
     "ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, exact, paper_random; directed_ring, "
@@ -43,7 +43,7 @@ class Options:
 
     data: str = basic("digits", f"{DATA}; or your own file or folder (`dnasa data FILE` shows how it is read).")
     target: str | None = basic(None, "Target column of your own table, by name or position from 0.")
-    nodes: int = basic(8, "Number of nodes. With --shard-dir and one process, by default the number of shards.")
+    nodes: int = basic(8, "Number of nodes. By default that of the data, if it has its own nodes.")
     topology: str | None = basic(None, f"The graph: {GRAPHS}. Default: exact; ring where W must not change.")
     rule: str = basic(DEFAULT_RULE, f"Method: {', '.join(RULES)}, or a rule of a plugin.")
     rules: str = basic(
@@ -61,7 +61,7 @@ class Options:
 
     model: str | None = of_data(None, f"{MODELS} or your own, my_file.py:make. Default: what suits the data.")
     problem: str | None = of_data(None, "Instead of data, a synthetic problem: least_squares or spike.")
-    partition: str = of_data("iid", "How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1).")
+    partition: str = of_data("iid", "How rows are divided: iid, contiguous, by_label, dirichlet(0.1); tokens: by_node.")
     shard_dir: Path | None = of_data(
         None,
         "Folder with node-0.csv (or another format, or a folder), node-1.csv, ... and perhaps test.csv: a process reads "

@@ -7,6 +7,8 @@ import numpy as np
 
 from dnasa.data.encoding import Encoding
 
+TESTED = 64  # windows of each node, at most, in a test or a validation of tokens
+
 
 class Site(NamedTuple):
     """Where a node's rows come from: `name` is that of its file or folder, `rows` how many of them are for training."""
@@ -18,9 +20,9 @@ class Site(NamedTuple):
 class Dataset(NamedTuple):
     """Training and test rows with labels 0, 1, 2, ...
 
-    Of a text, inputs and labels are windows of character numbers, the labels one character further; a number is the position
-    in `vocabulary`. Images of bytes stay bytes, and become floats a batch at a time. The labels of a regression are
-    standardized targets `(rows, 1)`.
+    Of a text, inputs and labels are windows of tokens, the labels one token further; a token is a position in `vocabulary`.
+    Images of bytes stay bytes, and become floats a batch at a time. The labels of a regression are standardized targets
+    `(rows, 1)`.
 
     Attributes:
         name: The name of the dataset, the file or the folder.
@@ -29,12 +31,13 @@ class Dataset(NamedTuple):
         test_inputs: The test inputs; where every node has its own, those of this process's nodes, one after the other.
         test_labels: Their labels.
         source: Where the rows come from, for messages.
-        vocabulary: The characters of a text.
+        vocabulary: The characters of a text, or its tokens.
         encoding: How inputs and labels were made from the user's rows.
         test_counts: The number of test rows of each node of the network, where every node tests on its own.
-        sites: Of shards, the names and training rows of all nodes, in other processes too.
+        sites: Of shards and tokens, the names and training rows of all nodes, in other processes too.
         warnings: Sentences about sites whose columns do not look like the others'.
         class_counts: Of shards, the training rows of each class at all nodes, in other processes too.
+        shards: Of token files and folders of texts, which windows are whose.
     """
 
     name: str
@@ -43,12 +46,18 @@ class Dataset(NamedTuple):
     test_inputs: np.ndarray
     test_labels: np.ndarray
     source: str = "arrays"
-    vocabulary: str = ""
+    vocabulary: Sequence[str] = ""
     encoding: Encoding | None = None
     test_counts: tuple[int, ...] = ()
     sites: tuple[Site, ...] = ()
     warnings: tuple[str, ...] = ()
     class_counts: tuple[int, ...] = ()
+    shards: Sequence[np.ndarray] = ()
+
+    @property
+    def context(self) -> int:
+        """The length of a text's windows; 0 of other data."""
+        return self.labels.shape[1] if self.vocabulary else 0
 
     @property
     def task(self) -> str:

@@ -20,6 +20,7 @@ from dnasa.core import InputError
 from dnasa.data.columns import as_float32
 from dnasa.data.dataset import Dataset
 from dnasa.data.reading import CONTEXT, from_text, is_number, read_arrays, read_bytes, read_libsvm
+from dnasa.data.tokens import load_tokens
 from dnasa.extras import needed_by
 
 Arrays = Sequence[np.ndarray]  # inputs and labels; test inputs and labels where they are apart
@@ -38,8 +39,8 @@ def load_known(name: str, context: int = CONTEXT) -> Dataset:
     """A known dataset, prepared as in the literature. The `context` is that of texts."""
     if name == "digits":
         return _digits()
-    if name == "shakespeare":
-        return _shakespeare(context)
+    if name in TEXTS:
+        return _load_text(name, context)
     known, source = KNOWN[name], find_source(name)
     try:
         paths = local_files(name)
@@ -66,10 +67,10 @@ def find_source(name: str) -> str:
 def local_files(name: str) -> list[Path]:
     """The files of a known dataset under `$DNASA_DATA`, each perhaps gzipped, or none if some are missing."""
     home = os.environ.get("DNASA_DATA")
-    if not home:
+    if not home or name not in {*KNOWN, *TEXTS}:
         return []
-    folder = Path(home).expanduser() / (name if name in KNOWN else "text")
-    for names in KNOWN[name].files if name in KNOWN else (("shakespeare.txt",),):
+    folder = Path(home).expanduser() / (name if name in KNOWN else "")
+    for names in KNOWN[name].files if name in KNOWN else ((TEXTS[name],),):
         plain = [folder / file for file in names]
         paths = [path if path.is_file() else path.with_name(f"{path.name}.gz") for path in plain]
         if all(path.is_file() for path in paths):
@@ -163,11 +164,12 @@ def _digits() -> Dataset:
     return Dataset("digits", *parts)._replace(source="scikit-learn")
 
 
-def _shakespeare(context: int) -> Dataset:
-    paths = local_files("shakespeare")
+def _load_text(name: str, context: int) -> Dataset:
+    paths = local_files(name)
     if not paths:
-        raise InputError("There is no $DNASA_DATA/text/shakespeare.txt: put a text there, or give --data my.txt.")
-    return from_text(paths[0], context)._replace(name="shakespeare")
+        raise InputError(f"There is no $DNASA_DATA/{TEXTS[name]}: put it there, or give a file of your own to --data.")
+    rows = load_tokens(paths[0], context) or from_text(paths[0], context)
+    return rows._replace(name=name)
 
 
 def every_fifth(arrays: Arrays) -> Arrays:
@@ -228,5 +230,6 @@ KNOWN = {
     "covertype": Known(COVERTYPE, _parse_covertype, _covertype, 1596),
     "cifar10": Known(CIFAR10, _parse_cifar10, _cifar10, 40927),
 }
-DATASETS = ("digits", *KNOWN, "shakespeare")
+TEXTS = {"shakespeare": "text/shakespeare.txt", "code": "code/tokens.npz.xz"}  # files in $DNASA_DATA
+DATASETS = ("digits", *KNOWN, *TEXTS)
 """Datasets that can be loaded by name."""

@@ -1,5 +1,6 @@
 """Data by name or by path, from frames and arrays: all encoded and standardized in the same way."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pandas as pd
 
 from dnasa.core import InputError
 from dnasa.data import rows as raw
+from dnasa.data import tokens
 from dnasa.data.dataset import Dataset
-from dnasa.data.datasets import DATASETS, load_known
+from dnasa.data.datasets import DATASETS, load_known, local_files
 from dnasa.data.encoding import Encoding
 from dnasa.data.reading import CONTEXT, FORMATS, extension, from_text, read_file, read_images
 from dnasa.data.rows import Rows, without_columns
@@ -30,9 +32,10 @@ def load(
     Args:
         name: The name of a known dataset (`DATASETS`), or a path.
         target: The name of the target column or its position from 0.
-        context: The length of a text's windows, in characters.
+        context: The length of a text's windows, in characters or tokens.
         task: "classification" or "regression"; by default what the target looks like.
-        text: Whether a file is a text rather than a table, as a .txt file without a target is.
+        text: Whether a file or folder holds text rather than tables or images. A .txt file without a target does, and so do
+            an .npz file with `train` and `test`, and a folder with a `tokenizer.json`.
         drop_columns: Columns to leave out.
         id_column: A column that names the rows: it is not an input, and comes back with predictions.
 
@@ -44,11 +47,20 @@ def load(
     path = Path(name)
     if not path.exists():
         raise InputError(f"Unknown data '{name}': it is no file or folder. Datasets: {', '.join(DATASETS)}.")
+    windows = tokens.load_tokens(path, context, text)
+    if windows is not None:
+        return windows
     if path.is_file() and (text or (extension(path) == ".txt" and target is None)):
         return from_text(path, context)
     rows, tests = read(path, target)
     rows = without_columns(rows, drop_columns, id_column, path.name)
     return encoded(rows, tests, path.resolve().name, str(path), task)
+
+
+def names_of_nodes(name: str, text: bool) -> Sequence[str]:
+    """The names of the nodes, of data that says which rows are whose."""
+    paths = local_files(name) if name in DATASETS else [Path(name)]
+    return tokens.names_of_nodes(paths[0], text) if paths else ()
 
 
 def from_frame(

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data.dataset import Dataset
+from dnasa.data.dataset import TESTED, Dataset
 
 Shards = list[np.ndarray]
+BY_NODE = "by_node"  # the partition of data that says which rows are whose
 ALPHA = 0.5  # of a Dirichlet partition that names none
 
 
@@ -130,14 +131,13 @@ def hold_out(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     Args:
         data: The dataset.
     """
-    count = len(data.labels)
-    if data.vocabulary:
-        context, cut = data.labels.shape[1], count * 9 // 10
-        return np.arange(max(0, cut - context)), np.arange(cut, count, context)
-    return _hold_out_tenth(np.arange(count))
+    return _hold_out_tenth(np.arange(len(data.labels)), data.context)
 
 
-def _hold_out_tenth(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _hold_out_tenth(rows: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
+    if context:
+        cut = len(rows) * 9 // 10
+        return rows[: max(0, cut - context)], rows[cut::context]
     if len(rows) < 2:
         raise InputError("A node has one training row, and needs another to validate on.")
     order = np.random.default_rng(0).permutation(rows)
@@ -172,10 +172,14 @@ def divide_validation(rows: np.ndarray, nodes: int) -> Shards:
     return [every[node::nodes] for node in range(nodes)]
 
 
-def hold_out_of_each(shards: Sequence[np.ndarray]) -> tuple[Shards, Shards]:
-    """Each node's rows to train on, and a tenth to validate on, where data stays at its node; some have no rows here."""
-    pairs = [_hold_out_tenth(shard) if len(shard) else (shard, shard) for shard in shards]
-    return [train for train, _ in pairs], [validation for _, validation in pairs]
+def hold_out_of_each(shards: Sequence[np.ndarray], context: int = 0) -> tuple[Shards, Shards]:
+    """Each node's rows to train on, and a tenth to validate on, where data stays at its node; some have no rows here.
+
+    Of windows of a text, which have a `context`, validation has no more than a test.
+    """
+    pairs = [_hold_out_tenth(shard, context) if len(shard) else (shard, shard) for shard in shards]
+    most = TESTED if context else None
+    return [train for train, _ in pairs], [validation[:most] for _, validation in pairs]
 
 
 def validation_name(metric: str) -> str:

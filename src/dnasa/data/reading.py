@@ -3,10 +3,11 @@
 import csv
 import gzip
 import io
+import lzma
 import math
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,13 @@ def refusing(line: str) -> Iterator[None]:
 
 
 def extension(path: Path) -> str:
-    """The end of the name in lower case, without .gz."""
-    return Path(path.name.removesuffix(".gz")).suffix.lower()
+    """The end of the name in lower case, without .gz and .xz."""
+    return Path(path.name.removesuffix(".gz").removesuffix(".xz")).suffix.lower()
+
+
+def in_order(path: Path) -> str:
+    """The key by which node-10 comes after node-9."""
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(20), path.name)
 
 
 def read_file(path: Path, target: Any) -> tuple[Rows, Rows | None]:
@@ -180,11 +186,13 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The contents of a file, unpacked if the first bytes are those of gzip."""
+    """The contents of a file, unpacked if the first bytes are those of gzip or xz."""
     try:
         raw = files.read_bytes(path, follow=True, largest=math.inf)
-        return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-    except (OSError, EOFError, zlib.error) as error:
+        if raw.startswith(b"\xfd7zXZ\x00"):
+            return lzma.decompress(raw)
+        return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise InputError(f"Cannot read {path}: {first_line(error)}. Write or download the file again.") from error
 
 
@@ -199,11 +207,19 @@ def read_libsvm(path: Path, features: int | None = None) -> tuple[np.ndarray, np
     return inputs.toarray(), labels
 
 
-def read_arrays(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
-    """Arrays of an .npz, never a pickle, each by the first of its possible names; of test arrays all or none."""
+@contextmanager
+def open_archive(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
+    """The arrays of an .npz, perhaps compressed as a whole; never a pickle. Each is read when it is used."""
     damaged = refusing(f"{path} is not an archive of plain arrays: write it with np.savez.")
-    with damaged, np.load(path, allow_pickle=False) as archive:
-        stored = archive.files
+    source: Any = path if path.suffix == ".npz" else io.BytesIO(read_bytes(path))
+    with damaged, np.load(source, allow_pickle=False) as archive:
+        yield archive
+
+
+def read_arrays(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
+    """Arrays of an .npz, each by the first of its possible names; of test arrays all or none."""
+    with open_archive(path) as archive:
+        stored = list(archive)
         chosen = {key: next((name for name in some if name in stored), None) for key, some in names.items()}
         arrays = {key: np.asarray(archive[name]) for key, name in chosen.items() if name is not None}
     has_tests = any(key.startswith("test_") for key in arrays)
@@ -280,18 +296,28 @@ def from_text(path: str | Path, context: int = CONTEXT) -> Dataset:
         context: The length of a window, in characters.
     """
     path = Path(path)
-    try:
-        text = read_bytes(path).removeprefix(BOM).decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path.name} is not UTF-8 text (byte {error.start:,}): convert it.") from error
-    characters, tokens = np.unique(np.frombuffer(text.encode("utf-32-le"), np.uint32), return_inverse=True)
+    (tokens,), vocabulary = by_characters([read_text(path)])
     train, test = np.split(tokens.astype(np.int64), [len(tokens) * 9 // 10])
-    if len(test) <= context or len(characters) < 2:
+    if len(test) <= context or len(vocabulary) < 2:
         raise InputError(
-            f"{path} has {len(tokens):,} characters, {len(characters)} different ones: a context of {context:,} needs more "
+            f"{path} has {len(tokens):,} characters, {len(vocabulary)} different ones: a context of {context:,} needs more "
             f"than {10 * context:,}. Give a longer text or a shorter context, such as --model gpt:2,96,64."
         )
     rows, tests = (sliding_window_view(part, context + 1, writeable=True) for part in (train, test))
     tests = tests[::context]
-    vocabulary = "".join(map(chr, characters))
     return Dataset(path.name, rows[:, :-1], rows[:, 1:], tests[:, :-1], tests[:, 1:], str(path), vocabulary)
+
+
+def read_text(path: Path) -> str:
+    try:
+        return read_bytes(path).removeprefix(BOM).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text (byte {error.start:,}): convert or remove it.") from error
+
+
+def by_characters(texts: Iterable[str]) -> tuple[list[np.ndarray], Sequence[str]]:
+    """The characters of each text, as positions in the sorted characters of all."""
+    codes = [np.frombuffer(text.encode("utf-32-le"), np.uint32) for text in texts]
+    characters, tokens = np.unique(np.concatenate(codes), return_inverse=True)
+    ends = np.cumsum([len(each) for each in codes])
+    return np.split(tokens.astype(np.int32), ends[:-1]), "".join(map(chr, characters))

@@ -5,7 +5,6 @@ table that holds what must not leave is refused before anything is sent.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -139,7 +138,7 @@ def node_entries(folder: Path) -> list[Path]:
     entries = [path for path in folder.iterdir() if _is_data(path) and not _is_test(path)]
     if not entries:
         raise InputError(f"{folder} has no data: add node-0.csv, node-1.csv, ...")
-    return sorted(entries, key=lambda path: re.sub(r"\d+", lambda digits: digits[0].zfill(20), path.name))
+    return sorted(entries, key=reading.in_order)
 
 
 def _is_data(path: Path) -> bool:

@@ -18,6 +18,7 @@ from dnasa.randomness import Streams
 BUDGET = {"cpu": 1 << 29, "cuda": 1 << 34}  # bytes of activations in memory at a time
 MAX_ROWS = 4096  # evaluated at a time
 SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GPU more than running them
+LARGE = 1 << 30  # bytes of activations from which one model keeps a GPU busy
 STREAMS = 4  # on which a GPU computes several models at the same time
 AugmentAt = Callable[[Tensor, int, int, int], Tensor]  # the inputs of a batch, changed for this seed, node and step
 
@@ -166,13 +167,17 @@ class OnGpu(OneByOne):
         return [torch.cuda.Stream() for _ in range(STREAMS)]
 
     def _gradients(self, flat: Tensor, inputs: Tensor, targets: Tensor, keys: list[int]) -> Tensor:
-        variants, models = len(flat) // len(keys), max(1, self.capacity // self.data.batch)
+        variants, batch = len(flat) // len(keys), self.data.batch
+        models = 1 if batch * self.footprint > LARGE else max(1, self.capacity // batch)
         x, y = (part.expand(variants, *part.shape).flatten(0, 1) for part in (inputs, targets))
-        first_keys = (keys * variants)[::models]
-        parts = zip(flat.split(models), x.split(models), y.split(models), first_keys, strict=True)
-        return torch.cat([self._part(*part) for part in parts])
+        first_keys, out = (keys * variants)[::models], torch.empty_like(flat)
+        parts = zip(*(part.split(models) for part in (flat, x, y, out)), first_keys, strict=True)
+        for of_flat, of_x, of_y, of_out, key in parts:
+            of_out.copy_(self._part(of_flat, of_x, of_y, key))
+        return out
 
     def _part(self, flat: Tensor, x: Tensor, y: Tensor, key: int) -> Tensor:
+        """The gradients of models that are computed together; a graph overwrites them in its next call."""
         if self.capturable:
             try:
                 with seeded(self.data.device, key):
@@ -180,7 +185,7 @@ class OnGpu(OneByOne):
             except RuntimeError:  # such as a forward pass that waits for the GPU
                 self.capturable = False
         with seeded(self.data.device, key):  # again: capturing draws random numbers too
-            return self.graphs(flat, x, y).clone() if self.capturable else self._on_streams(flat, x, y)
+            return self.graphs(flat, x, y) if self.capturable else self._on_streams(flat, x, y)
 
     def _on_streams(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The gradients of models with a batch each, several at the same time."""

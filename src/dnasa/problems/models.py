@@ -1,4 +1,4 @@
-"""The models of the paper, the small one behind the default data, a residual net, and a GPT for characters."""
+"""The models of the paper, the small one behind the default data, a residual net, and a GPT."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -146,14 +146,14 @@ class StandardizedConv2d(nn.Conv2d):
 
 
 def gpt(symbols: int, layers: int = 6, width: int = 384, heads: int = 6, context: int = 256, dropout: float = 0.2) -> nn.Module:
-    """Predicts the next character at every position; 10.8 million parameters by default.
+    """Predicts the next token at every position; 10.8 million parameters by default.
 
     Args:
-        symbols: The number of different characters.
+        symbols: The number of different characters or tokens.
         layers: The number of layers.
         width: The size of the embedding, a multiple of `heads`.
         heads: The attention heads of each layer.
-        context: The longest input, in characters.
+        context: The longest input, in tokens.
         dropout: The probability that a unit is dropped.
     """
     if width % heads:
@@ -162,7 +162,7 @@ def gpt(symbols: int, layers: int = 6, width: int = 384, heads: int = 6, context
 
 
 class GPT(nn.Module):
-    """A transformer with norms before its layers and learned positions; its last layer is the embedding of the characters."""
+    """A transformer with norms before its layers and learned positions; its last layer is the embedding of the tokens."""
 
     def __init__(self, symbols: int, layers: int, width: int, heads: int, context: int, dropout: float):
         super().__init__()

@@ -74,9 +74,9 @@ class Sharded(Problem):
 
     def _checked(self, shards: Sequence[np.ndarray]) -> list[np.ndarray]:
         arrays = [np.asarray(shard, dtype=np.int64) for shard in shards]
-        rows = np.concatenate([np.empty(0, np.int64), *arrays, *self.validation])
-        if not any(map(len, arrays)) or rows.min() < 0 or rows.max() >= len(self.inputs):
-            last = len(self.inputs) - 1
+        last = len(self.inputs) - 1
+        within = all(rows.min() >= 0 and rows.max() <= last for rows in (*arrays, *self.validation) if len(rows))
+        if not any(map(len, arrays)) or not within:
             raise InputError(f"The shards must hold row numbers from 0 to {last}, and not all be empty.")
         if len(arrays) != len(self.divided.get(0, arrays)):
             raise InputError("The shards of two seeds are those of different numbers of nodes.")

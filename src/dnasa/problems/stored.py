@@ -49,9 +49,9 @@ class DeviceRows:
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
-    """Convert to a tensor; unsigned numbers above 8 bits become int64, since torch cannot compute with them."""
+    """Convert to a tensor; unsigned numbers above 8 bits become signed ones, since torch cannot compute with them."""
     if array.dtype.kind == "u" and array.itemsize > 1:
-        return torch.from_numpy(array.astype(np.int64))
+        return torch.from_numpy(array.astype(np.int32 if array.itemsize == 2 else np.int64))
     return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
 
 

@@ -18,6 +18,7 @@ from dnasa.data import Dataset
 from dnasa.files import execute, failure, read_bytes
 from dnasa.networks import launched_rank
 from dnasa.problems.models import ACTIVATIONS, gpt, lenet, perceptron, resnet
+from dnasa.problems.stored import as_inputs, as_tensor
 
 Shape = Sequence[int]  # of one row of inputs
 Maker = Callable[[], nn.Module]
@@ -118,8 +119,7 @@ def load_function(path: Path, name: str, code: bytes | None) -> tuple[Callable[.
 
 def _check_outputs(text: str, maker: Maker, rows: Dataset) -> None:
     """Refuse a model with another number of outputs, which might train all the same. Other errors come with the loss."""
-    shape, inputs = None, torch.as_tensor(rows.inputs[:2])
-    inputs = inputs if inputs.dtype == torch.long else inputs.float()
+    shape, inputs = None, as_inputs(as_tensor(np.asarray(rows.inputs[:2])), torch.float32)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         module = maker().eval()
         with suppress(RuntimeError, TypeError, ValueError, IndexError, AttributeError):
@@ -131,9 +131,12 @@ def _check_outputs(text: str, maker: Maker, rows: Dataset) -> None:
 def _perceptron(shape: Shape, outputs: int, words: list[str], data: str) -> Maker:
     widths = [int(word) for word in words if word.isdigit()]
     activation = next((word for word in words if word in ACTIVATIONS), "tanh")
-    dropout = next((float(word.removeprefix("dropout=")) for word in words if word.startswith("dropout=")), 0.0)
-    maker = partial(perceptron, prod(shape), *widths, outputs, activation=activation, dropout=dropout)
+    maker = partial(perceptron, prod(shape), *widths, outputs, activation=activation, dropout=_dropout(words, 0.0))
     return maker if len(shape) == 1 else lambda: nn.Sequential(nn.Flatten(), maker())
+
+
+def _dropout(words: list[str], default: float) -> float:
+    return next((float(word.removeprefix("dropout=")) for word in words if word.startswith("dropout=")), default)
 
 
 def _lenet(shape: Shape, outputs: int, words: list[str], data: str) -> Maker:
@@ -151,8 +154,11 @@ def _resnet(shape: Shape, outputs: int, words: list[str], data: str) -> Maker:
 
 
 def _gpt(shape: Shape, outputs: int, words: list[str], data: str) -> Maker:
+    """As GPT-2, with heads of 64; up to a width of 384 with dropout and, where that divides the width, six heads."""
     depth, width = [int(word) for word in words[:2]] if words else (6, 384)
-    return partial(gpt, outputs, depth, width, context=shape[0])
+    small = width <= 384
+    heads = 6 if small and width % 6 == 0 else max(1, width // 64)
+    return partial(gpt, outputs, depth, width, heads, context=shape[0], dropout=_dropout(words, 0.2 if small else 0.0))
 
 
 class Named(NamedTuple):
@@ -164,14 +170,19 @@ class Named(NamedTuple):
 
 
 SIZE = r"[1-9]\d{0,5}"
+DROPOUT = r"(,dropout=0?\.\d{1,6})?"
 MODELS = {
     "linear": Named("", "linear", _perceptron),
     "mlp": Named(
-        f"(:{SIZE}(,{SIZE})*(,({'|'.join(ACTIVATIONS)}))?(,dropout=0?\\.\\d{{1,6}})?)?",
+        f"(:{SIZE}(,{SIZE})*(,({'|'.join(ACTIVATIONS)}))?{DROPOUT})?",
         f"mlp, mlp:128,64 with hidden widths, or mlp:128,64,relu,dropout=0.1; activations: {', '.join(ACTIVATIONS)}",
         lambda shape, outputs, words, data: _perceptron(shape, outputs, words or ["64"], data),
     ),
     "lenet": Named("", "lenet", _lenet),
     "resnet": Named(f"(:{SIZE}(,(batch|group))?)?", "resnet, resnet:16 with the first width, or resnet:16,group", _resnet),
-    "gpt": Named(f"(:{SIZE},{SIZE},{SIZE})?", "gpt, or gpt:2,96,64 with its layers, width and context", _gpt),
+    "gpt": Named(
+        f"(:{SIZE},{SIZE},{SIZE}{DROPOUT})?",
+        "gpt, or gpt:2,96,64 with its layers, width and context, or gpt:2,96,64,dropout=0.1",
+        _gpt,
+    ),
 }

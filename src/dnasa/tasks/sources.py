@@ -15,7 +15,7 @@ from dnasa.core import InputError, size
 from dnasa.data import DATASETS, Dataset
 from dnasa.data.agreement import aligned
 from dnasa.data.columns import MISSING
-from dnasa.data.partitions import Shards, hold_out_of_each
+from dnasa.data.partitions import BY_NODE, Shards, hold_out_of_each
 from dnasa.data.reading import CONTEXT
 from dnasa.data.shards import alone, exchange_summaries
 from dnasa.data.summaries import Summary
@@ -154,7 +154,18 @@ def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgat
     if unused and (text or name in DATASETS):
         reason = f"{options.model} is a model of text" if text else f"{name} is known"
         raise InputError(f"--{unused.replace('_', '-')} is for tables of your own, and {reason}: leave it out.")
-    return data.load(name, context=context, text=text, **options.reading), []
+    rows = data.load(name, context=context, text=text, **options.reading)
+    if options.partition != BY_NODE:
+        return rows._replace(sites=(), shards=()), []
+    if not rows.shards:
+        raise InputError(f"{rows.name} does not say which rows are whose: use another --partition, such as iid.")
+    if len(rows.shards) != options.nodes:
+        names = first_of([site.name for site in rows.sites], 5)
+        raise InputError(
+            f"{rows.name} has {len(rows.shards)} nodes ({names}), not {options.nodes}: give --nodes {len(rows.shards)}, or "
+            "--partition iid to mix their texts."
+        )
+    return rows, list(rows.shards)
 
 
 def _least_squares(options: SourceOptions, spike: bool = False) -> Problem:
@@ -201,8 +212,8 @@ def divide(
     options: SourceOptions, rows: Dataset, shards: Shards, validate: bool
 ) -> tuple[Shards | Callable[[int], Shards], Sequence[np.ndarray]]:
     """Which rows each node trains on, by seed where each draws its own partition, and which it validates on."""
-    if options.shard_dir is not None:
-        return hold_out_of_each(shards) if validate else (shards, ())
+    if shards:
+        return hold_out_of_each(shards, rows.context) if validate else (shards, ())
     train, held_out = data.hold_out(rows) if validate else (np.arange(len(rows.labels)), None)
     validation = () if held_out is None else data.divide_validation(held_out, options.nodes)
     by_seed = partial(data.divide, rows, train, options.partition or "iid", options.nodes)

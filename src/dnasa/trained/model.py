@@ -152,7 +152,7 @@ def encoding_of(rows: Dataset) -> Encoding:
     if rows.encoding is not None:
         return rows.encoding
     classes = tuple(rows.vocabulary or range(rows.classes))
-    target = "next character" if rows.vocabulary else "class"
+    target = "next token" if rows.vocabulary else "class"
     return Encoding("classification", (), rows.inputs.shape[1:], target, classes)
 
 
