@@ -35,7 +35,7 @@ class Multiply(Protocol):
         """
 
     def scatter(self, parts: Array) -> Array:
-        """Send `parts[..., i, j, :]` of each node i here to node j. Returns what every node has sent to each, in the same shape.
+        """Send `parts[..., i, j, :]` of each node i here to node j. Returns what each was sent by all nodes, in the same shape.
 
         Args:
             parts: What this process's nodes send, `(..., k, n, w)`.

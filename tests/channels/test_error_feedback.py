@@ -50,7 +50,7 @@ def twin(y: Array, anchor: Array, rest: Array, up: int, down: int) -> tuple[Arra
 @pytest.mark.parametrize("bits", LEVELS)
 def test_an_exchange_is_that_of_the_twin(bits: int) -> None:
     rng, network = np.random.default_rng(0), simulated.connect(topology.complete(3), channel=feedback(bits))
-    y, memory = rng.standard_normal((3, 1000)), ()
+    y, memory = rng.standard_normal((3, 1000)), tuple[Any, ...]()
     anchor = rest = 0 * y
     for t in range(4):
         anchor, rest = twin(y, anchor, rest, *((1, bits) if t else (8, 8)))

@@ -37,12 +37,12 @@ def top_k(share: float) -> Codec:
 
     def encode(a: Tensor) -> Tensor:
         positions = a.abs().topk(count(a.shape[-1]), dim=-1, sorted=False).indices
-        return torch.cat([_bytes(positions.to(torch.int32)), _bytes(a.gather(-1, positions))], -1)
+        return torch.cat([as_bytes(positions.to(torch.int32)), as_bytes(a.gather(-1, positions))], -1)
 
     def decode(payload: Tensor, width: int, dtype: torch.dtype) -> Tensor:
         split = 4 * count(width)
-        positions = _numbers(payload[..., :split], torch.int32).long().clamp(0, width - 1)  # whatever another site sent
-        values = _numbers(payload[..., split:], dtype)
+        positions = as_numbers(payload[..., :split], torch.int32).long().clamp(0, width - 1)  # whatever another site sent
+        values = as_numbers(payload[..., split:], dtype)
         return payload.new_zeros((*payload.shape[:-1], width), dtype=dtype).scatter_(-1, positions, values)
 
     return _codec(encode, decode, lambda m, itemsize: count(m) * (4 + itemsize), f"topk:{share:g}", gamma)
@@ -56,11 +56,11 @@ def sign() -> Codec:
         counts = in_blocks(torch.ones_like(a[..., :1, :]), SIGNS).sum(-1, keepdim=True)  # the last block may have fewer
         scales = (parts.abs().sum(-1, keepdim=True) / counts).to(torch.bfloat16)
         signs = (parts >= 0).to(torch.uint8).flatten(-2)[..., : a.shape[-1]]
-        return torch.cat([_bytes(scales[..., 0]), packed(signs, 1)], -1)
+        return torch.cat([as_bytes(scales[..., 0]), packed(signs, 1)], -1)
 
     def decode(payload: Tensor, width: int, dtype: torch.dtype) -> Tensor:
         split = 2 * ceil(width / SIGNS)
-        scales = _numbers(payload[..., :split], torch.bfloat16).to(dtype)[..., None]
+        scales = as_numbers(payload[..., :split], torch.bfloat16).to(dtype)[..., None]
         signs = 2 * unpacked(payload[..., split:], 1)[..., :width].to(dtype) - 1
         return (in_blocks(signs, SIGNS) * scales).flatten(-2)[..., :width]
 
@@ -136,10 +136,10 @@ def _shifts(bits: int, device: torch.device) -> Tensor:
     return torch.arange(0, 8, bits, dtype=torch.uint8, device=device)
 
 
-def _bytes(a: Tensor) -> Tensor:
+def as_bytes(a: Tensor) -> Tensor:
     return a.contiguous().view(torch.uint8)
 
 
-def _numbers(a: Tensor, dtype: torch.dtype) -> Tensor:
+def as_numbers(a: Tensor, dtype: torch.dtype) -> Tensor:
     """Bytes as numbers again; in memory of their own, since a part of a buffer may not be aligned."""
     return a.clone(memory_format=torch.contiguous_format).view(dtype)

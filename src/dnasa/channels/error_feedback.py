@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dnasa.channels.codecs import in_blocks, packed, same_library, tensor, unpacked
+from dnasa.channels.codecs import as_bytes, as_numbers, in_blocks, packed, same_library, tensor, unpacked
 from dnasa.channels.exchange import check_memory
 from dnasa.communication import Channel, Memory, Multiply
 from dnasa.core import Array, InputError, Messages
@@ -84,14 +84,14 @@ def encode(a: Tensor, bits: int) -> Tensor:
     divisors = scales.to(a.dtype)[..., None]
     codes = torch.floor(blocks / (divisors + (divisors == 0))).clamp(-half, half - 1) + half
     codes = codes.nan_to_num(0).to(torch.uint8).flatten(-2)[..., : a.shape[-1]]
-    return torch.cat([scales.view(torch.uint8), packed(codes, bits)], -1)
+    return torch.cat([as_bytes(scales), packed(codes, bits)], -1)
 
 
 def decode(payload: Tensor, like: Tensor, bits: int) -> Tensor:
     """Numbers as many as `like` has in a row, in its dtype."""
     width = like.shape[-1]
     split = 2 * ceil(width / BLOCK)
-    scales = payload[..., :split].clone().view(torch.bfloat16).to(like.dtype)[..., None]
+    scales = as_numbers(payload[..., :split], torch.bfloat16).to(like.dtype)[..., None]
     codes = in_blocks(unpacked(payload[..., split:], bits)[..., :width].to(like.dtype), BLOCK)
     return ((codes + (0.5 - 2 ** (bits - 1))) * scales).flatten(-2)[..., :width]
 
