@@ -183,7 +183,7 @@ def test_a_codec_that_does_not_fit_is_refused(functions: Any, words: str) -> Non
         ("topk:2", "The share of numbers sent must be above 0 and at most 1, not 2"),
         ("topk:x", "Compression is such as topk:0.01, sign or sign,gamma=0.2; not 'topk:x'"),
         ("topk", "Compression is such as topk:0.01"),
-        ("zip", "Unknown compression 'zip'. Choose from: bfloat16, float16, moniqua, topk, sign"),
+        ("zip", "Unknown compression 'zip'. Choose from: bfloat16, float16, feedback, moniqua, topk, sign"),
         ("moniqua:8,4,", "such as moniqua:8,4,8/8; not '8,4,'"),
         ("sign:3", "Compression is such as topk:0.01"),
         ("sign,gamma=2", "gamma must be a number above 0 and at most 1, not 2"),
