@@ -38,7 +38,7 @@ class Recipe(NamedTuple):
 
 
 def make_rule(
-    rule: str | Rule, eta: Eta | None, schedule: str | None, steps: int | None, nodes: int, layout: Layout, every: int
+    rule: str | Rule, eta: Eta | None, schedule: str | None, steps: int | None, nodes: int, layout: Layout, every: int = 1
 ) -> Recipe:
     if steps is not None:
         whole("steps", steps)

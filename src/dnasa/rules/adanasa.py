@@ -51,6 +51,7 @@ ADANASA = {
     equation=r"""
         z' &= (1 - \alpha) z + \alpha g, \quad y' = y + z' - z, \quad m' = \beta m + (1 - \beta) g^2 \\
         x, y, m &\leftarrow W\Big[x - \lambda \frac{y'}{\max(\sqrt{m'}, |y'|)},\; y',\; m'\Big] \\
+        & \text{in large matrices } x - \lambda\, 0.2 \sqrt{\text{longer side}} \operatorname{msgn}(y' + \alpha (g - z')) \\
         z &\leftarrow z', \quad \lambda = d^{-1/3} \min(\eta, 6 r)
     """,
     checked="docs/adanasa.md, which defines it",
