@@ -59,7 +59,7 @@ def averaged(y: Array, anchor: Array, rest: Array, multiply: Multiply, bits: int
         return tensor(multiply.scatter(same_library(payload, y)))
 
     payload = encode(parts, upward)
-    left = parts - decode(payload, parts, upward)
+    left = decode(payload, parts, upward).neg_().add_(parts)
     everyone = decode(scattered(payload), parts, upward)
     everyone[own] = parts[own]
     mean = everyone.mean(-2)
@@ -82,9 +82,8 @@ def encode(a: Tensor, bits: int) -> Tensor:
     scales = SPACING[bits] * blocks.square().mean(-1).sqrt() if bits in SPACING else blocks.abs().amax(-1) / (half - 1)
     scales = scales.to(torch.bfloat16)
     divisors = scales.to(a.dtype)[..., None]
-    codes = torch.floor(blocks / (divisors + (divisors == 0))).clamp(-half, half - 1) + half
-    codes = codes.nan_to_num(0).to(torch.uint8).flatten(-2)[..., : a.shape[-1]]
-    return torch.cat([as_bytes(scales), packed(codes, bits)], -1)
+    codes = (blocks / (divisors + (divisors == 0))).floor_().clamp_(-half, half - 1).add_(half).nan_to_num_(0)
+    return torch.cat([as_bytes(scales), packed(codes.to(torch.uint8).flatten(-2)[..., : a.shape[-1]], bits)], -1)
 
 
 def decode(payload: Tensor, like: Tensor, bits: int) -> Tensor:
@@ -93,7 +92,7 @@ def decode(payload: Tensor, like: Tensor, bits: int) -> Tensor:
     split = 2 * ceil(width / BLOCK)
     scales = as_numbers(payload[..., :split], torch.bfloat16).to(like.dtype)[..., None]
     codes = in_blocks(unpacked(payload[..., split:], bits)[..., :width].to(like.dtype), BLOCK)
-    return ((codes + (0.5 - 2 ** (bits - 1))) * scales).flatten(-2)[..., :width]
+    return codes.add_(0.5 - 2 ** (bits - 1)).mul_(scales).flatten(-2)[..., :width]
 
 
 def row_bytes(width: int, bits: int) -> int:
