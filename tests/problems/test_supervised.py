@@ -427,6 +427,25 @@ def test_labels_beyond_the_outputs_are_refused() -> None:
 # ---------------------------------------------------------------- GPU
 
 
+@pytest.mark.parametrize(("large", "together"), [(0, [1] * NODES), (1 << 40, [NODES])])
+def test_large_models_are_computed_one_after_another(large: int, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    task, sizes = problem("group norm"), list[int]()
+    executor = OnGpu(task, 1, task.module, 1.0, None)
+
+    def part(flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor, key: int) -> torch.Tensor:
+        sizes.append(len(flat))
+        for i, out in enumerate(buffer[: len(flat)]):  # overwritten by the next call, as a CUDA graph does
+            task.module.gradient(flat[i], x[i], y[i], out)
+        return buffer[: len(flat)]
+
+    monkeypatch.setattr(executors, "LARGE", large)
+    monkeypatch.setattr(executor, "_part", part)
+    x = torch.randn(1, 1, NODES, len(task.start(0)), dtype=torch.double)
+    buffer = torch.empty_like(x[0, 0])
+    torch.testing.assert_close(executor.gradient(x, range(NODES), [0], 0), task.gradient(x, range(NODES), [0], 0))
+    assert sizes == together
+
+
 @needs_gpu
 @pytest.mark.parametrize("name", ["batch norm", "group norm", "tied"])
 def test_the_gpu_has_the_gradients_of_the_cpu(name: str) -> None:
