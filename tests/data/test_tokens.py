@@ -45,8 +45,9 @@ def test_each_row_of_a_token_file_is_a_node(file: Path) -> None:
     assert (stored.memory.dtype, stored.memory.shape) == (torch.int32, (149,))
     for kept, held_out in zip(*hold_out_of_each(rows.shards, 8), strict=True):
         assert not {*rows.labels[kept].ravel()} & {*rows.inputs[held_out].ravel()}
-    file.write_bytes(npz(train=np.ones((2, 3000), int), test=np.ones((2, 900), int)))
+    file.write_bytes(npz(train=np.full((2, 3000), 65_535, np.uint16), test=np.ones((2, 900), int)))
     rows = data.load(file, context=4)  # more windows than a test and a validation have
+    assert rows.classes == 65_536
     assert [len(rows.test_inputs), *map(len, hold_out_of_each(rows.shards, 4)[1])] == [128, 64, 64]
 
 
