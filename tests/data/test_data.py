@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import lzma
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -190,12 +191,16 @@ def test_a_text_that_cannot_be_learned_is_refused(tmp_path: Path, content: bytes
         data.load(str(tmp_path / "x.txt"))
 
 
-def test_shakespeare_is_a_text_in_the_folder(home: Path) -> None:
+def test_texts_are_in_the_folder(home: Path) -> None:
     with pytest.raises(InputError, match=r"no \$DNASA_DATA/text/shakespeare.txt: put it there"):
         data.load("shakespeare")
     write(home / "text" / "shakespeare.txt", "To be or not to be. " * 200, False)
     rows = data.load("shakespeare")
     assert (rows.name, rows.classes, rows.inputs.shape[1]) == ("shakespeare", 9, 256)
+    tokens = np.arange(40, dtype=np.uint16).reshape(2, 20)
+    write(home / "code" / "tokens.npz.xz", lzma.compress(npz(train=tokens, test=tokens)), False)
+    rows = data.load("code", context=8)
+    assert (rows.name, rows.classes, rows.sites[1]) == ("code", 40, ("node 1", 12))
 
 
 def test_data_missing_in_the_folder_is_fetched_from_openml_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Tokens: each node trains on its own, tests are an equal mix, and nothing is copied into windows."""
 
-import lzma
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 import torch
 from archives import npz
 from test_cli import refused
+from test_data import write
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn.functional import gelu, layer_norm
 
@@ -18,7 +18,6 @@ from dnasa.cli import app
 from dnasa.core import InputError
 from dnasa.data.partitions import hold_out_of_each
 from dnasa.problems import models as networks
-from dnasa.problems.stored import DeviceRows
 from dnasa.tasks import models as named_models
 from dnasa.tasks.sources import SourceOptions, make_source
 
@@ -41,8 +40,6 @@ def test_each_row_of_a_token_file_is_a_node(file: Path) -> None:
         np.testing.assert_array_equal(rows.labels[shard], rows.inputs[shard] + 1)
     np.testing.assert_array_equal(rows.test_inputs, np.concatenate([TEST[:, :8], TEST[:, 8:16]], 1).reshape(6, 8))
     np.testing.assert_array_equal(rows.test_labels, rows.test_inputs + 1)
-    stored = DeviceRows("inputs", rows.inputs, torch.device("cpu"), torch.float32)
-    assert (stored.memory.dtype, stored.memory.shape) == (torch.int32, (149,))
     for kept, held_out in zip(*hold_out_of_each(rows.shards, 8), strict=True):
         assert not {*rows.labels[kept].ravel()} & {*rows.inputs[held_out].ravel()}
     file.write_bytes(npz(train=np.full((2, 3000), 65_535, np.uint16), test=np.ones((2, 900), int)))
@@ -51,27 +48,12 @@ def test_each_row_of_a_token_file_is_a_node(file: Path) -> None:
     assert [len(rows.test_inputs), *map(len, hold_out_of_each(rows.shards, 4)[1])] == [128, 64, 64]
 
 
-def test_code_is_a_compressed_token_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DNASA_DATA", str(file.parent))
-    with pytest.raises(InputError, match=r"no \$DNASA_DATA/code/tokens.npz.xz: put it there"):
-        data.load("code")
-    (file.parent / "code").mkdir()
-    (file.parent / "code" / "tokens.npz.xz").write_bytes(lzma.compress(file.read_bytes()))
-    assert data.load("code", context=8).name == "code"
-
-
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
     """Two nodes with different texts of two words; hidden files are no texts."""
-    for name, words in {
-        "node-10/a": "yes " * 60,
-        "node-9/b": "no\n" * 50,
-        "node-9/a/1": "yes " * 10,
-        "node-9/.x": "maybe",
-    }.items():
-        path = tmp_path / "texts" / f"{name}.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(words)
+    words = {"node-10/a": "yes " * 60, "node-9/b": "no\n" * 50, "node-9/a/1": "yes " * 10, "node-9/.x": "maybe"}
+    for name, text in words.items():
+        write(tmp_path / "texts" / f"{name}.txt", text, False)
     return tmp_path / "texts"
 
 
@@ -91,24 +73,20 @@ def test_a_folder_of_texts_is_read_with_its_tokenizer_or_by_characters(texts: Pa
     assert "".join(rows.vocabulary[token] for token in rows.inputs[rows.shards[0][0]]) == "yes yes "
 
 
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "floats": ({"train": TRAIN / 2, "test": TEST}, r"'train' of my.npz is float64 of shape \(3, 50\): give whole numbers"),
-    "one axis": ({"train": TRAIN[0], "test": TEST}, r"is int64 of shape \(50,\): give whole numbers such as uint16, nodes x"),
-    "no tests": ({"train": TRAIN}, "my.npz has no array 'test'; it has: train"),
-    "negative": ({"train": TRAIN - 7, "test": TEST}, "has the token -7: tokens are positions in a vocabulary, 0 to 1,048,575"),
-    "beyond": ({"train": TRAIN, "test": TEST + (1 << 31)}, "'test' of my.npz has the token 2,147,483,847"),
-    "other nodes": ({"train": TRAIN, "test": TEST[:2]}, "3 rows in train, 2 in test and 3 names: give as many of each"),
-    "too short": (
-        {"train": TRAIN, "test": TEST[:, :8]},
-        "node 0 has 50 tokens for training and 8 for testing, and a context of 8",
-    ),
-    "no tokens": ({"X": TRAIN}, "my.npz has no array 'train'; it has: X"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_token_file_gets_one_line(name: str, file: Path) -> None:
-    arrays, words = WRONG[name]
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"train": TRAIN / 2, "test": TEST}, r"'train' of my.npz is float64 of shape \(3, 50\): give whole numbers"),
+        ({"train": TRAIN[0], "test": TEST}, r"is int64 of shape \(50,\): give whole numbers such as uint16, nodes x"),
+        ({"train": TRAIN}, "my.npz has no array 'test'; it has: train"),
+        ({"train": TRAIN - 7, "test": TEST}, "has the token -7: tokens are positions in a vocabulary, 0 to 1,048,575"),
+        ({"train": TRAIN, "test": TEST + (1 << 31)}, "'test' of my.npz has the token 2,147,483,847"),
+        ({"train": TRAIN, "test": TEST[:2]}, "3 rows in train, 2 in test and 3 names: give as many of each"),
+        ({"train": TRAIN, "test": TEST[:, :8]}, "node 0 has 50 tokens .* and 8 for testing, and a context of 8 needs"),
+        ({"X": TRAIN}, "my.npz has no array 'train'; it has: X"),
+    ],
+)
+def test_a_wrong_token_file_gets_one_line(arrays: dict[str, Any], words: str, file: Path) -> None:
     file.write_bytes(npz(**arrays))
     with pytest.raises(InputError, match=words):
         data.load(file, context=8, text=True)
@@ -145,7 +123,7 @@ def test_the_nodes_of_a_run_are_those_of_the_tokens(
 def test_a_comparison_validates_on_tokens(partition: str, nodes: int, file: Path) -> None:
     options = SourceOptions(data=str(file), model="gpt:1,64,4", partition=partition, nodes=nodes)
     problem: Any = make_source(options, range(nodes), validate=True).problem
-    assert (problem.nodes, min(map(len, problem.validation)) > 0) == (nodes, True)
+    assert (problem.nodes, problem.inputs.shape, min(map(len, problem.validation)) > 0) == (nodes, (4,), True)
 
 
 # ---------------------------------------------------------------- the model
