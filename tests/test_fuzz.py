@@ -35,6 +35,7 @@ quick = settings(
 GOOD = {
     "csv": b"a,b,label\n" + b"1,2,x\n3,red,y\n5,6,x\n" * 3,
     "npz": npz(inputs=np.arange(12.0).reshape(6, 2), labels=np.array([0, 1, 2, 0, 1, 2])),
+    "tokens": npz(train=np.arange(12).reshape(2, 6), test=np.arange(10).reshape(2, 5)),
     "text": "Now is the winter, déjà vu. ".encode() * 10,
     "a9a": b"+1 1:1 3:1\n-1 2:0.5\n+1 1:2\n",
     "miniboone": b"1 2\n" + b"\n".join([b"1.0 2.0 3.0"] * 3),
@@ -43,6 +44,7 @@ GOOD = {
 READERS: dict[str, Callable[[Path], Any]] = {
     "csv": lambda path: load(path, "label")[1:3],
     "npz": lambda path: load(path)[1:3],
+    "tokens": lambda path: load(path.rename(path.with_suffix(".npz")), context=4)[1:3],
     "text": lambda path: from_text(path, context=4)[1:3],
 }
 

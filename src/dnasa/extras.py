@@ -16,6 +16,7 @@ EXTRAS = {  # the module: the name of its package, and the extra that installs i
     "prometheus_client": ("prometheus_client", "sites"),
     "pyarrow": ("pyarrow", "parquet"),
     "sklearn": ("scikit-learn", "data"),
+    "tokenizers": ("tokenizers", "text"),
     "torch": ("torch", "torch"),
 }
 

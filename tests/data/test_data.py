@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import lzma
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -190,12 +191,16 @@ def test_a_text_that_cannot_be_learned_is_refused(tmp_path: Path, content: bytes
         data.load(str(tmp_path / "x.txt"))
 
 
-def test_shakespeare_is_a_text_in_the_folder(home: Path) -> None:
+def test_texts_are_in_the_folder(home: Path) -> None:
     with pytest.raises(InputError, match=r"no \$DNASA_DATA/text/shakespeare.txt: put it there"):
         data.load("shakespeare")
     write(home / "text" / "shakespeare.txt", "To be or not to be. " * 200, False)
     rows = data.load("shakespeare")
     assert (rows.name, rows.classes, rows.inputs.shape[1]) == ("shakespeare", 9, 256)
+    tokens = np.arange(40, dtype=np.uint16).reshape(2, 20)
+    write(home / "code" / "tokens.npz.xz", lzma.compress(npz(train=tokens, test=tokens)), False)
+    rows = data.load("code", context=8)
+    assert (rows.name, rows.classes, rows.sites[1]) == ("code", 40, ("node 1", 12))
 
 
 def test_data_missing_in_the_folder_is_fetched_from_openml_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,8 +294,10 @@ def test_the_real_files_have_their_known_sizes() -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(not (REAL / "cifar10").is_dir(), reason="needs $DNASA_DATA")
-def test_the_real_cifar10_and_shakespeare_have_their_known_sizes() -> None:
-    cifar10, text = data.load("cifar10"), data.load("shakespeare")
+def test_the_real_images_and_texts_have_their_known_sizes() -> None:
+    cifar10, text, code = data.load("cifar10"), data.load("shakespeare"), data.load("code", context=512)
+    assert [(site.name, site.rows) for site in code.sites][:2] == [("c", 4_491_169 - 512), ("docs", 4_491_169 - 512)]
+    assert (code.classes, code.inputs.dtype.name, code.test_inputs.shape) == (8192, "uint16", (8 * 64, 512))
     assert (cifar10.inputs.shape, cifar10.test_inputs.shape) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
     np.testing.assert_allclose(cifar10.inputs.mean((0, 2, 3)), (125.3, 123.0, 113.9), atol=0.1)
     assert np.bincount(cifar10.labels).tolist() == [5000] * 10

@@ -16,7 +16,6 @@ from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.problems.executors import OneByOne, Stacked
 from dnasa.tasks import models, tasks
-from dnasa.tasks.sources import SourceOptions, load_rows
 
 TEXT = "Now is the winter of our discontent made glorious summer by this sun of York. " * 12
 
@@ -129,18 +128,6 @@ def test_data_has_a_default_network(given: Dataset, expected: str) -> None:
     assert net(torch.from_numpy(given.inputs)).shape == (12, given.classes)
 
 
-def test_gpt_sees_the_context_of_its_text(text: Path) -> None:
-    windows, _ = load_rows(SourceOptions(data=str(text), model="gpt:1,12,16"), range(8))
-    assert windows.inputs.shape[1] == 16
-    net, given = models.make("gpt:1,12,16", windows)().eval(), torch.from_numpy(windows.inputs[:4].copy())
-    assert net(given).shape == (4, 16, windows.classes)
-    changed = given.clone()
-    changed[:, 7] = (changed[:, 7] + 1) % windows.classes
-    assert torch.equal(net(given)[:, :7], net(changed)[:, :7])  # a prediction depends on the characters before it alone
-    with pytest.raises(InputError, match=r"gpt is the model for text, .* leave --model out for my.txt"):
-        models.make("mlp:8", windows)
-
-
 @pytest.mark.parametrize(
     ("model", "given", "words"),
     [
@@ -153,6 +140,7 @@ def test_gpt_sees_the_context_of_its_text(text: Path) -> None:
         ("resnet:16,layer", rows(3, 8, 8), "Write resnet, resnet:16 with the first width, or resnet:16,group"),
         ("gpt:2,96", rows(7), "Write gpt, or gpt:2,96,64 with its layers, width and context"),
         ("gpt", rows(7), "gpt is the model for text"),
+        ("mlp:8", rows(7)._replace(vocabulary="ab"), "gpt is the model for text, .* leave --model out for own"),
         ("lenet", rows(3, 8, 8), "lenet is for 1 x 28 x 28"),
         ("resnet", rows(7), "resnet is for images"),
     ],

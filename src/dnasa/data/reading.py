@@ -265,7 +265,7 @@ def by_class(folder: Path) -> dict[Path, str]:
         if path.suffix.lower() in IMAGES and path.is_file()
     }
     if not classes:
-        raise InputError(f"{folder} holds neither a table nor images by class, such as cat/1.png.")
+        raise InputError(f"{folder} holds neither a table nor images by class, such as cat/1.png; for texts give --model gpt.")
     return classes
 
 

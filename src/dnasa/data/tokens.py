@@ -96,7 +96,7 @@ def read_token_file(path: Path, text: bool) -> Tokens | None:
     if not len(train) == len(test) == len(names):
         counts = f"{len(train)} rows in train, {len(test)} in test and {len(names)} names"
         raise InputError(f"{path.name} has {counts}: give as many of each.")
-    largest = max(train.max(), test.max())
+    largest = int(max(train.max(), test.max()))
     return Tokens(list(train), list(test), names, [str(token) for token in range(largest + 1)])
 
 

@@ -18,7 +18,7 @@ from dnasa.randomness import Streams
 BUDGET = {"cpu": 1 << 29, "cuda": 1 << 34}  # bytes of activations in memory at a time
 MAX_ROWS = 4096  # evaluated at a time
 SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GPU more than running them
-LARGE = 1 << 30  # bytes of activations from which one model keeps a GPU busy
+LARGE = 3 << 29  # bytes of activations from which a model has a GPU to itself
 STREAMS = 4  # on which a GPU computes several models at the same time
 AugmentAt = Callable[[Tensor, int, int, int], Tensor]  # the inputs of a batch, changed for this seed, node and step
 

@@ -86,34 +86,35 @@ class Supervised(Sharded):
         self.augmentation = Streams("augment", rounded=True)
         if isinstance(loss, nn.Module):  # it may hold weights
             loss = copy.deepcopy(loss).to(self.device, self.dtype)
-        self.module = FlatModule(self._seeded(0), loss, mixed_precision)
+        module = self._seeded(0)
+        self.module, point = FlatModule(module, loss, mixed_precision), trained_parameters(module)
         self.layout = self.module.layout
         with seeded(self.device, 0):
-            footprint = self._check_model()
+            footprint = self._check_model(point)
         inputs, targets = self.test_batch_of(self.row_numbers(np.arange(len(self.test_inputs))[:2]))
-        outputs = self.module.outputs(self.start(0), inputs)
+        outputs = self.module.outputs(point, inputs)
         self.metrics: dict[str, Loss] = {"test_loss": test_loss or loss}
         ignores_labels = False
         if _are_classes(outputs, targets):
             ignores_labels = self._check_labels(outputs.shape[-1])
             self.metrics["test_accuracy"] = accuracy
         self._add_metrics(metrics or {}, outputs, targets)
-        self.executor = self._choose_executor(footprint, ignores_labels)
+        self.executor = self._choose_executor(module, point, footprint, ignores_labels)
 
-    def _choose_executor(self, footprint: int, ignores_labels: bool) -> Executor:
+    def _choose_executor(self, module: nn.Module, point: Tensor, footprint: int, ignores_labels: bool) -> Executor:
         """All models as one array where their layers and the loss are known, since that is faster; otherwise each by itself."""
-        loss, stack = stacked(self.module.loss), as_stack(self._seeded(0))
+        loss, stack = stacked(self.module.loss), as_stack(module)
         special = self.module.autocast or self.augment or ignores_labels
         if loss is not None and stack is not None and not special:
-            point, (row, _) = self.start(0)[None], self.batch_of(self.row_numbers(np.zeros((1, 1), np.int64)))
-            if stack.outputs(point, row).ndim == 3:
-                return Stacked(self, stack.footprint(point, row) * row.element_size(), stack, loss, self.loss_scale)
+            row, _ = self.batch_of(self.row_numbers(np.zeros((1, 1), np.int64)))
+            if stack.outputs(point[None], row).ndim == 3:
+                return Stacked(self, stack.footprint(point[None], row) * row.element_size(), stack, loss, self.loss_scale)
         kind = OnGpu if self.device.type == "cuda" else OneByOne
         return kind(self, footprint, self.module, self.loss_scale, self._augmented if self.augment else None)
 
     # ------------------------------------------------------------ checks and identity
 
-    def _check_model(self) -> int:
+    def _check_model(self, point: Tensor) -> int:
         """Try the model on a batch; returns about how many bytes it stores for each row."""
         shard = next(shard for shard in self.shards if len(shard))
         x, y = self.batch_of(self.row_numbers(np.resize(shard, self.batch)))
@@ -123,7 +124,7 @@ class Supervised(Sharded):
             if not isinstance(changed, Tensor) or changed.shape != x.shape or changed.dtype != x.dtype:
                 raise InputError(f"augment must return a tensor like its inputs, {tuple(x.shape)}, {x.dtype}.")
             x = changed
-        return self.module.check(self.start(0), x, y)
+        return self.module.check(point, x, y)
 
     def _check_labels(self, classes: int) -> bool:
         """Refuse labels that have no output; returns whether the loss leaves some labels out."""
@@ -182,8 +183,7 @@ class Supervised(Sharded):
         return module.to(self.device, self.dtype)
 
     def start(self, seed: int) -> Tensor:
-        trained = [part for part in self._seeded(seed).parameters() if part.requires_grad]
-        return torch.cat([part.detach().reshape(-1) for part in trained])
+        return trained_parameters(self._seeded(seed))
 
     def network(self, point: Tensor, statistics: Tensor | None = None) -> nn.Module:
         """The model with these trained parameters, as it is tested.
@@ -287,6 +287,10 @@ class Supervised(Sharded):
                 for name, metric in self.metrics.items():
                     totals[name] += weight * len(chunk) * self.executor.measure(metric, outputs, targets)
         return totals
+
+
+def trained_parameters(module: nn.Module) -> Tensor:
+    return torch.cat([part.detach().reshape(-1) for part in module.parameters() if part.requires_grad])
 
 
 def _are_classes(outputs: object, targets: Tensor) -> bool:
