@@ -341,7 +341,7 @@ def test_a_rule_made_from_a_number_says_what_a_schedule_is(name: str, number: An
 def test_large_finite_gradients_are_not_divergence(library: ModuleType) -> None:
     start = np.zeros(8, np.float32) if library is np else torch.zeros(8)
     problem = Custom(lambda x, node, rng: x * 0 + 3e37, start=start)
-    result = dnasa.solve(problem, topology.ring(4), "dnasa", steps=5)
+    result = dnasa.solve(problem, topology.ring(4), steps=5)
     assert result.runs.diverged.isna().all()
 
 

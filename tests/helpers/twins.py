@@ -109,22 +109,23 @@ def dsgt(g: Gradient, W: Array, X: Array, eta: Schedule, prox: Prox = no_prox) -
 
 
 def adgt(g: Gradient, W: Array, X: Array, prox: Prox = no_prox) -> Twin:
-    """In stepsizes: a tiny move, another while the neighbors' limits are learned, then Malitsky and Mishchenko's."""
+    """In stepsizes: two tiny moves, in which the neighbors' limits are learned, then at most their mean and the node's own."""
 
     def norms(Z: Array) -> Array:
         return np.linalg.norm(Z, axis=1, keepdims=True)
 
     G = U = g(X, 0)
-    step = sent = mixed_old = 1e-6 * (1 + norms(X)) / norms(G)
+    step = 1e-6 * (1 + norms(X)) / norms(U)
     for t in count(1):
         X_old, X = X, W @ prox(X - step * U, step)
         yield X
         G_old, G = G, g(X, t)
-        U, mixed = W @ U + G - G_old, 1 / (W @ (1 / sent))
+        U = W @ U + G - G_old
         limit = norms(X - X_old) / (2 * norms(G - G_old))
-        theta = 0 if t == 1 else 1 if t == 2 else mixed / mixed_old
-        step, mixed_old = np.minimum(np.sqrt(1 + theta) * mixed, limit), mixed
-        sent = limit if t == 1 else step
+        if t == 1:
+            step, sent = np.maximum(1e-6 * (1 + norms(X)), 2 * norms(X - X_old)) / norms(U), limit
+        else:
+            step = sent = np.minimum(1.2 / np.sqrt(W @ (1 / sent**2)), limit)
 
 
 def averaged(g: Gradient, W: Array, X: Array, alpha: Schedule, moved: Callable[[Array, Array, int], Array]) -> Twin:

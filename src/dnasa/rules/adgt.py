@@ -8,6 +8,7 @@ from dnasa.rules.registry import rule
 from dnasa.rules.schedules import ScheduleSpec
 
 FIRST = 1e-6  # the length of the first move, relative to 1 + |x|
+GROWTH = 1.2  # of the stepsize in a step, at most: slow enough for the smoothness of distant nodes to arrive
 
 
 class State(NamedTuple):
@@ -15,8 +16,7 @@ class State(NamedTuple):
     u: Array  # gradient trackers, mixed: mean(u) == mean(v)
     v: Array  # last gradients
     last: Array  # where they were taken
-    L: Array  # smoothness, the inverse of the stepsize, mixed; 0 while nothing is known
-    theta: Array  # ratio of the last two stepsizes; 0 while there is none
+    L: Array  # smoothness, the inverse of the stepsize; its square is mixed; 0 while no gradient has changed
 
 
 @rule(
@@ -28,46 +28,40 @@ class State(NamedTuple):
     paper="Ghaderyan and Werner, 2025, *AdGT: Decentralized Gradient Tracking with Tuning-free Per-Agent Stepsize*, "
     "arXiv 2504.15196",
     equation=r"""
-        L' &= \max\Big(\frac{2 |g - v|}{|x - x^-|},\; \frac{L}{\sqrt{1 + \theta}}\Big), \quad u' = u + g - v \\
-        x^-, x, u, L, v &\leftarrow x, W[x - u' / L',\; u',\; L'], g \quad \theta \leftarrow \text{old } L / \text{new } L
+        L' &= \max\Big(\frac{2 |g - v|}{|x - x^-|},\; \frac{L}{1.2}\Big), \quad u' = u + g - v \\
+        x, u, L^2 &\leftarrow W[x - u' / L',\; u',\; L'^2] \\
+        v &\leftarrow g
     """,
-    checked="the paper's text, except that L is mixed: with a stepsize of its own at each node, nodes of different scales diverge",
+    checked="the paper's text; ours are the mixed L, without which nodes of different scales diverge, and the slower growth",
 )
 def adgt(*, prox: Prox = no_prox) -> Rule:
-    """u <- u + g - v; x, u, L <- W[prox(x - u / L, 1 / L), u, L] for L = max(2 |g - v| / |x - last|, L / sqrt(1 + theta)).
+    """u <- u + g - v; x, u, L^2 <- W[prox(x - u / L, 1 / L), u, L^2] for L = max(2 |g - v| / |x - last|, L / 1.2).
 
-    So the stepsize 1 / L is at most half the inverse of the smoothness seen between the last two points, and grows slowly, by
-    the ratio of the last two (Malitsky and Mishchenko, 2020). The first move is tiny; after the second, each node knows the
-    smoothness of its neighbors.
+    So the stepsize is at most half the inverse of the smoothness between the last two points. The first moves are tiny, until
+    gradients change; then each node knows the smoothness of its neighbors. The mean of squares leans to the largest.
 
     Args:
         prox: The proximal operator of h, to minimize f + h; by default h = 0.
     """
 
-    def init(x: Array) -> State:
-        number = 0 * norm(x)
-        return State(x, 0 * x, 0 * x, x, number, number)
-
-    def smoothness(s: State, g: Array) -> tuple[Array, Array]:
-        """L for the step, and what to send: after the first move, the node's own, since L is still a guess."""
-        moved = norm(s.x - s.last)
-        own = (moved > 0) * 2 * norm(g - s.v) / nonzero(moved)
-        grown = s.L / (1 + (moved > 0) * s.theta) ** 0.5  # at rest nothing is learned
-        L = maximum(own, grown) + (s.L == 0) * norm(g) / (FIRST * (1 + norm(s.x)))
-        guess = (s.L > 0) & (s.theta == 0)
-        return L, guess * own + ~guess * L
-
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
-        L, sent = smoothness(s, g)
-        u, step = s.u + g - s.v, 1 / nonzero(L)
-        return (prox(s.x - step * u, step), u, sent), s._replace(v=g, last=s.x)
+        u, moved = s.u + g - s.v, norm(s.x - s.last)
+        at_rest = moved == 0  # it learns nothing
+        own = 2 * norm(g - s.v) * ~at_rest / nonzero(moved)
+        L = maximum(own, s.L * ~at_rest / GROWTH + s.L * at_rest)
+        tiny = maximum(FIRST * (1 + norm(s.x)), 2 * moved) / nonzero(norm(u))
+        step = (s.L > 0) / nonzero(L) + (s.L == 0) * tiny
+        return (prox(s.x - step * u, step), u, L**2), s._replace(v=g, last=s.x)
 
     def receive(s: State, messages: Messages) -> State:
-        x, u, L = messages
-        L = maximum(L, 0)  # rounded or compressed messages may make it negative
-        L = L + (L == 0) * s.L / 2  # no node nearby saw its gradient change
-        theta = (s.theta > 0) * s.L / nonzero(L) + (s.theta == 0) * (s.L > 0)
-        return s._replace(x=x, u=u, L=L, theta=theta)
+        x, u, squares = messages
+        return s._replace(x=x, u=u, L=maximum(squares, 0) ** 0.5)  # rounded or compressed messages may make it negative
 
-    return Rule(init, send, receive, estimate=lambda s: s.u, needs=Needs(doubly_stochastic=True))
+    return Rule(
+        init=lambda x: State(x, 0 * x, 0 * x, x, 0 * norm(x)),
+        send=send,
+        receive=receive,
+        estimate=lambda s: s.u,
+        needs=Needs(doubly_stochastic=True),
+    )
