@@ -182,7 +182,7 @@ def broken(gradient: Callable[..., Any]) -> Custom:
         (lambda p, g: dnasa.solve(p, g, "dsgd", eta=float("nan"), steps=5), "eta must be a positive number"),
         (
             lambda p, g: dnasa.solve(p, g, "dsdg", eta=1, steps=5),
-            "Unknown rule 'dsdg'. Choose from: adanasa, d2, dadam",
+            "Unknown rule 'dsdg'. Choose from: adanasa, adgt, d2",
         ),
         (lambda p, g: dnasa.solve(p, g, "dnasa:constant", steps=5), "Unknown schedule for dnasa 'constant'"),
         (lambda p, g: dnasa.solve(p, g, [], steps=5), "No rule given"),
@@ -323,7 +323,7 @@ def test_a_problem_may_return_the_same_buffer_at_every_step(rule: str, rounds: i
     np.testing.assert_array_equal(a.x, b.x)
 
 
-@pytest.mark.parametrize("name", sorted(rules.registry.BUILT_IN))
+@pytest.mark.parametrize("name", sorted(rules.registry.BUILT_IN - {"adgt"}))
 @pytest.mark.parametrize("number", [1, np.float64(0.1)])
 def test_a_rule_made_from_a_number_says_what_a_schedule_is(name: str, number: Any) -> None:
     make: Any = getattr(rules, name)

@@ -138,6 +138,26 @@ def dsgt(g: Gradient, W: Array, X: Array, eta: Schedule, prox: Prox = no_prox) -
         U = W @ U + V - V_old
 
 
+def adgt(g: Gradient, W: Array, X: Array, prox: Prox = no_prox) -> Twin:
+    """In stepsizes: two tiny moves, in which the neighbors' limits are learned, then at most their mean and the node's own."""
+
+    def norms(Z: Array) -> Array:
+        return np.linalg.norm(Z, axis=1, keepdims=True)
+
+    G = U = g(X, 0)
+    step = 1e-6 * (1 + norms(X)) / norms(U)
+    for t in count(1):
+        X_old, X = X, W @ prox(X - step * U, step)
+        yield X
+        G_old, G = G, g(X, t)
+        U = W @ U + G - G_old
+        limit = norms(X - X_old) / (2 * norms(G - G_old))
+        if t == 1:
+            step, sent = np.maximum(1e-6 * (1 + norms(X)), 2 * norms(X - X_old)) / norms(U), limit
+        else:
+            step = sent = np.minimum(1.2 / np.sqrt(W @ (1 / sent**2)), limit)
+
+
 def averaged(g: Gradient, W: Array, X: Array, alpha: Schedule, moved: Callable[[Array, Array, int], Array]) -> Twin:
     U, V, Z = 0 * X, 0 * X, 0 * X
     for t in count():

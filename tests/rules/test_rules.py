@@ -135,7 +135,7 @@ def test_a_rule_with_weight_decay_equals_its_twin(name: str) -> None:
     np.testing.assert_allclose(simulated_run(rule, problem, graph), expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", [name for name in rules.RULES if name not in ("d2", "edm", "gt_hsgd")])
+@pytest.mark.parametrize("name", [name for name in rules.RULES if name not in ("adgt", "d2", "edm", "gt_hsgd")])
 def test_weight_decay_shrinks_x_before_the_rules_own_step(name: str, bumpy: type[Bumpy]) -> None:
     network, problem = simulated.connect(topology.ring(5, weights="lazy")), bumpy(5)
     rule = make(name, default_schedules(name, 5), problem.start)
@@ -150,10 +150,10 @@ def test_weight_decay_shrinks_x_before_the_rules_own_step(name: str, bumpy: type
             np.testing.assert_allclose(a, leaves(expected)[name], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["d2", "edm", "gt_hsgd"])
+@pytest.mark.parametrize("name", ["adgt", "d2", "edm", "gt_hsgd"])
 def test_rules_that_compare_iterates_have_no_weight_decay(name: str, bumpy: type[Bumpy]) -> None:
     with pytest.raises(InputError, match=f"Rule '{name}' has no weight decay: leave weight_decay out, or add an L2"):
-        solve(LeastSquares(), topology.ring(4, weights="lazy"), name, eta=0.1, steps=1, weight_decay=0.1)
+        solve(LeastSquares(), topology.ring(4, weights="lazy"), name, eta=eta_of(name), steps=1, weight_decay=0.1)
 
 
 @pytest.mark.parametrize(("name", "mixed"), [("mt", "xc"), ("gt_adam", "xy"), ("extra", "xc"), ("kgt", "c")])
@@ -248,7 +248,7 @@ def test_demuons_direction_has_the_singular_vectors_of_its_argument_and_singular
         assert 0.6 < values.min() <= values.max() < 1.25
 
 
-@pytest.mark.parametrize("name", ["adanasa", "demuon", "dnasa"])
+@pytest.mark.parametrize("name", ["adanasa", "adgt", "demuon", "dnasa"])
 def test_steps_do_not_depend_on_the_scale_of_the_loss(name: str, bumpy: type[Bumpy]) -> None:
     network, x = simulated.connect(topology.ring(5)), everyone(bumpy(5).start, 5)
     rule = make(name, default_schedules(name, 5), x[0])
@@ -268,7 +268,7 @@ def test_gt_hsgd_reduces_the_variance_of_its_estimate() -> None:
 
 # what is 0 on average over the nodes, after every step and after a restart
 BALANCED: dict[str, Callable[[State], Array]] = {
-    **dict.fromkeys(("dsgt", "dasagt", "dnasa"), lambda s: s.u - s.v),
+    **dict.fromkeys(("adgt", "dsgt", "dasagt", "dnasa"), lambda s: s.u - s.v),
     **dict.fromkeys(("mt", "extra"), lambda s: s.c),
     **dict.fromkeys(("gt_nsgdm", "gt_hsgd"), lambda s: s.y - s.v),
     "gt_adam": lambda s: s.y - s.g,

@@ -25,7 +25,7 @@ RECORD = Record()
 def solve(
     problem: "Problem",
     network: "Network | Topology | str",
-    rule: str | Rule | Variant | Sequence[str | Rule | Variant] = "dnasa",
+    rule: str | Rule | Variant | Sequence[str | Rule | Variant] | None = None,
     *,
     steps: int,
     eta: float | Schedule | Sequence[float | Schedule] | None = None,
@@ -48,7 +48,9 @@ def solve(
         problem: What to minimize, from `dnasa.problems` or a class of your own.
         network: The network from `dnasa.connect`: every process calls `solve` with the same arguments and gets all iterates. A
             graph, or the name of one if the problem has a number of nodes, is simulated.
-        rule: A name, a name with its schedule ("dsgd:constant"), a `Rule`, or several of them.
+        rule: A name, a name with its schedule ("dsgd:constant"), a `Rule`, or several of them. By default adgt if the gradients
+            at the start are the same in three steps, to the bit: then they are full. Otherwise, and where adgt does not work
+            (directed graphs, compressed or late messages, weight decay), dnasa.
         steps: The number of steps T.
         eta: The stepsize of rules that need one: a number, a function of t, or several of them.
         seed: The seed of the samples and the starting point, or several.

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from dnasa.arrays import concatenate, crc32, like, stack, to_numpy
+from dnasa.arrays import concatenate, copied, crc32, like, stack, to_numpy
 from dnasa.checks import UserCode, as_list, distinct, positive, seed_list, whole
 from dnasa.communication import Network
 from dnasa.core import Array, InputError, Prox, Rule
 from dnasa.problems.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.forms import with_current_form
-from dnasa.rules.registry import RULES, Eta, Variant, VariantGroup
+from dnasa.rules.registry import DEFAULT_RULE, FULL_GRADIENT_RULE, RULES, Eta, Variant, VariantGroup
 from dnasa.rules.schedules import constant
 from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 from dnasa.runs.folder import RunFolder
@@ -62,7 +62,7 @@ class Plan(NamedTuple):
 def make_plan(
     problem: "Problem",
     network: "Network | Topology | str",
-    rule: AnyRule | Sequence[AnyRule],
+    rule: AnyRule | Sequence[AnyRule] | None,
     steps: int,
     eta: Eta | Sequence[Eta] | None,
     seed: int | Sequence[int],
@@ -70,13 +70,15 @@ def make_plan(
     options: RunOptions,
 ) -> Plan:
     """Check the arguments of `solve` and make everything that the first step needs. All processes call it together."""
-    runs, steps = check_method(rule, eta, steps), int(steps)
+    runs, steps = check_method(DEFAULT_RULE if rule is None else rule, eta, steps), int(steps)
     seeds = seed_list(seed)
     network = _network(problem, network)
     topology = network.topology
     points = _starting_points(problem, topology, seeds, start)
     first = _local_rows(points, network)
     prox, every = _prox(problem, first, network), network.settings.every
+    if rule is None and _suits_full_gradients(network, options) and _has_full_gradients(problem, network, first, seeds):
+        runs = check_method(FULL_GRADIENT_RULE, eta, steps)
     groups = registry.groups(runs, topology.nodes, steps, first, problem.layout, prox, every)
     if options.weight_decay:
         groups = [_decayed(group, options.weight_decay) for group in groups]
@@ -133,6 +135,28 @@ def check_method(rule: AnyRule | Sequence[AnyRule], eta: Eta | Sequence[Eta] | N
             runs += registry.variants(str(one), etas)
     distinct("rule", [_text(run) for run in runs if isinstance(run, Variant)])  # such as "dsgd" and "dsgd:diminishing"
     return runs
+
+
+def _suits_full_gradients(network: Network, options: RunOptions) -> bool:
+    """Whether the rule for full gradients can be used: with plain messages both ways, for which all wait."""
+    settings = network.settings
+    plain = settings.channel is None and settings.late is None and not settings.overlap
+    return plain and not network.topology.directed and not options.weight_decay
+
+
+def _has_full_gradients(problem: "Problem", network: Network, x: Array, seeds: list[int]) -> bool:
+    """Whether the gradients at the start are the same in three steps, to the bit, at all nodes of all processes."""
+
+    def gradient(t: int) -> Array:
+        return problem.gradient(x, network.local_nodes, seeds, t)
+
+    with np.errstate(all="ignore"):
+        try:
+            first = copied(gradient(0))
+            full = all(bool((gradient(t) == first).all()) for t in (1, 2))
+        except Exception:  # the first step raises it again, and tells the other processes
+            full = False
+    return all(network.processes.allgather_json(full, bool))
 
 
 def _text(variant: Variant) -> str:

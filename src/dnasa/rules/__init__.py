@@ -10,6 +10,7 @@ from dnasa.rules.registry import RULES, Method, Variant, rule
 
 if TYPE_CHECKING:  # type checkers see the arguments of the makers; a new rule works without a line here
     from dnasa.rules.adanasa import adanasa as adanasa
+    from dnasa.rules.adgt import adgt as adgt
     from dnasa.rules.d2 import d2 as d2
     from dnasa.rules.dadam import dadam as dadam
     from dnasa.rules.dasagt import dasagt as dasagt

@@ -15,7 +15,8 @@ Eta = float | Schedule
 Maker = TypeVar("Maker", bound=Callable[..., Rule])
 GROUP = "dnasa.rules"  # of the entry points by which installed packages offer rules
 CUSTOM = "custom"  # the schedule of an eta that is a function of t, and of a rule that has its schedules inside
-DEFAULT_RULE = "dnasa"  # of the command line and the estimators; it needs no stepsize
+DEFAULT_RULE = "dnasa"  # of the command line and the estimators, and of `solve` with noise; it needs no stepsize
+FULL_GRADIENT_RULE = "adgt"  # the default of `solve` without noise
 COMPARED = ("dsgd", "dsgt", "dasagt", "adanasa", "dnasa")  # by default
 
 

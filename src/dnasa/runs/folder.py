@@ -173,10 +173,12 @@ class RunFolder:
             self.log(f"Begun with other versions than {versions()}: the last digits may differ.")
         if not self.resume:
             self.config |= {"versions": versions(), "commit": commit(), "hardware": hardware(), "run": run}
-            plugin_rules = dict.fromkeys(rule for rule, *_ in run.get("rule", ()) if rule in RULES and rule not in BUILT_IN)
+            rules = dict.fromkeys(rule for rule, *_ in run.get("rule", ()))
+            plugin_rules = [rule for rule in rules if rule in RULES and rule not in BUILT_IN]
             if plugin_rules:
                 self.config["rules"] = {rule: look(rule) for rule in plugin_rules}
             self.own.write("config.json", to_json(self.config))
+            self.log(f"Begun with {', '.join(rules)}.")
         self.status("running", self.step if self.resume else 0, steps)
         for line in self.warnings:
             self.log(line)

@@ -1,0 +1,77 @@
+"""The rule of `solve` where none is named: AdGT with full gradients, else D-NASA."""
+
+from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from thread_network import run_threads
+
+import dnasa
+from dnasa import topology
+from dnasa.core import Array
+from dnasa.problems import Custom
+
+CONVEX = SimpleNamespace(**run_path(str(Path(__file__).parents[2] / "experiments" / "convex.py")))
+SLOW = "least squares, condition 2e3"
+LONG = (SLOW, "ridge", "squared hinge", "gamma")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.long] if each in LONG else []) for each in CONVEX.losses()]
+)
+def test_the_default_rule_reaches_scipys_minimum(name: str) -> None:
+    problem, steps = CONVEX.problem(name, CONVEX.losses()[name]), 1500 if name == SLOW else 90
+    result = dnasa.solve(problem, topology.exact(CONVEX.NODES), steps=steps, evaluate=[steps], progress=False)
+    assert abs(result.history.error.iloc[-1]) < 1e-3
+
+
+def pull(noisy: tuple[int, ...] = ()) -> Custom:
+    """Node i pulls x to i."""
+
+    def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
+        return x - node + (0.01 * rng.standard_normal(2) if node in noisy else 0)
+
+    return Custom(gradient, np.zeros(2), fingerprint="pull")
+
+
+@pytest.mark.parametrize(
+    ("network", "options"),
+    [
+        ({"compress": "float16"}, {}),
+        ({"overlap": True}, {}),
+        ({"late": 1, "clock": {"compute": 1, "bandwidth": 1, "latency": 1}}, {}),
+        ({}, {"weight_decay": 0.1}),
+    ],
+)
+def test_where_adgt_does_not_work_the_default_is_dnasa(network: dict[str, Any], options: dict[str, Any]) -> None:
+    made = dnasa.connect(topology.ring(4), **network)
+    assert dnasa.solve(pull(), made, steps=3, progress=False, **options).runs.rule.tolist() == ["dnasa"]
+
+
+@pytest.mark.parametrize(("noisy", "rule"), [((), "adgt"), ((3,), "dnasa")])
+def test_all_processes_choose_the_same_rule_although_one_has_noise(noisy: tuple[int, ...], rule: str) -> None:
+    work = lambda network: dnasa.solve(pull(noisy), network, steps=3, progress=False)  # noqa: E731
+    assert [result.runs.rule.tolist() for result in run_threads(topology.ring(4), work, 2)] == [[rule]] * 2
+
+
+def test_a_resumed_run_has_the_rule_it_began_with(tmp_path: Path) -> None:
+    options: Any = {"steps": 30, "evaluate": 10, "progress": False}
+    saved: Any = {"folder": tmp_path / "run", "record": dnasa.Record(callback=lambda e: 0 / (e.step < 20), checkpoint_every=5)}
+    with pytest.raises(ZeroDivisionError):
+        dnasa.solve(pull(), topology.ring(4), **saved, **options)
+    assert "Begun with adgt." in (tmp_path / "run" / "log.txt").read_text()
+    resumed = dnasa.solve(pull(), topology.ring(4), folder=tmp_path / "run", resume=True, **options)
+    np.testing.assert_array_equal(resumed.x, dnasa.solve(pull(), topology.ring(4), **options).x)
+    np.testing.assert_allclose(resumed.x, 1.5, atol=1e-3)
+
+
+@pytest.mark.parametrize("graph", [topology.ring(8), topology.exact(8)], ids=lambda graph: graph.name)
+def test_nodes_of_very_different_scales_converge(graph: topology.Topology) -> None:
+    """Their curvatures are 0.001 to 1,000; that of node 4 is 0, as is its gradient."""
+    factors = np.array([0.1, 100, 0.001, 10, 0, 1000, 0.01, 1])
+    problem = Custom(lambda x, i, rng: factors[i] * (x - i), np.zeros(2))
+    result = dnasa.solve(problem, graph, steps=300, evaluate=[300], progress=False)
+    np.testing.assert_allclose(result.x, factors @ np.arange(8) / factors.sum(), atol=1e-3)
