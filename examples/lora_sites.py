@@ -6,9 +6,9 @@
 A GPT learns seven languages and is frozen. Each site is a process with a directory of its own, which has a part of the eighth.
 They train adapters with AdamW (pooled, alone, or averaging adapters) and with dnasa, which has no learning rate.
 
-`--data` is a folder with a subfolder of texts for each language, or an .npz file, also .npz.xz, whose array "train" has a row of
-tokens for each. The last language is the new one. Without it, the languages are packages of Python's standard library, and the
-new one is its documentation.
+`--data` is a folder with a subfolder of texts for each language, or an .npz file, also .npz.xz, whose array "train" has a row
+of tokens for each. The last language is the new one. Without it, the languages are packages of Python's standard library, and
+the new one is its documentation.
 """
 
 import argparse
