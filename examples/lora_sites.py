@@ -27,7 +27,6 @@ from torch import Tensor, nn
 import dnasa
 
 SITES, RARELY = 4, 20  # sites, and steps from one average to the next where it is rare
-RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)  # of AdamW
 PACKAGES = ("asyncio", "ctypes", "email", "encodings", "multiprocessing", "unittest", "xml", "pydoc_data")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -40,11 +39,15 @@ class Size(NamedTuple):
     first_rate: float  # AdamW's, for the seven languages
     first: int  # steps for them
     steps: int  # for the eighth
+    rates: tuple[float, ...]  # of AdamW for the eighth
     batch: int = 8  # windows of each site
     rank: int = 4  # of the adapters
 
 
-SIZES = {"small": Size(2, 64, 4, 64, 4e-3, 600, 100), "large": Size(12, 512, 8, 512, 1e-3, 1000, 200)}
+SIZES = {
+    "small": Size(2, 64, 4, 64, 4e-3, 600, 100, rates=(4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2)),
+    "large": Size(12, 512, 8, 512, 1e-3, 1000, 200, rates=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)),
+}
 
 
 class LoRA(nn.Module):
@@ -223,7 +226,7 @@ def run_site(rank: int, *about: Any) -> None:
     if rank == 0:
         print(f"{'loss at sites 0 to 3, on all texts':>61}  MB/exchange  seconds    defect")
     report("before", [*site.losses(site.start()), 0, 0, 0])
-    pooled = {rate: report(f"AdamW {rate:g}, pooled", site.adamw(rate, pooled=True)) for rate in RATES}
+    pooled = {rate: report(f"AdamW {rate:g}, pooled", site.adamw(rate, pooled=True)) for rate in site.size.rates}
     best = min(pooled, key=lambda rate: pooled[rate].mean())
     report(f"AdamW {best:g}, alone", site.adamw(best))
     for every in (1, RARELY):
