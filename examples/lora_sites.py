@@ -46,7 +46,7 @@ class Size(NamedTuple):
 
 SIZES = {
     "small": Size(2, 64, 4, 64, 4e-3, 600, 100, rates=(4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2)),
-    "large": Size(12, 512, 8, 512, 1e-3, 1000, 200, rates=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)),
+    "large": Size(12, 512, 8, 512, 1e-3, 800, 200, rates=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)),
 }
 
 
@@ -228,13 +228,13 @@ def run_site(rank: int, *about: Any) -> None:
     report("before", [*site.losses(site.start()), 0, 0, 0])
     pooled = {rate: report(f"AdamW {rate:g}, pooled", site.adamw(rate, pooled=True)) for rate in site.size.rates}
     best = min(pooled, key=lambda rate: pooled[rate].mean())
-    report(f"AdamW {best:g}, alone", site.adamw(best))
-    for every in (1, RARELY):
-        report(f"AdamW {best:g}, averaged every {every}", site.adamw(best, every=every))
     for name, options in {"dnasa": {}, "dnasa, few bits": {"compress": "moniqua:8,4,8/8"}}.items():
         losses = report(name, site.dnasa(**options))
         if rank == 0:
             print(f"{'  minus the best pooled':31}" + " ".join(f"{a:+.3f}" for a in losses - pooled[best]), flush=True)
+    report(f"AdamW {best:g}, alone", site.adamw(best))
+    for every in (1, RARELY):
+        report(f"AdamW {best:g}, averaged every {every}", site.adamw(best, every=every))
     dist.destroy_process_group()
 
 
