@@ -105,13 +105,14 @@ def read_languages(path: Path | None) -> list[np.ndarray]:
 
 
 def write_sites(folder: Path, tokens: np.ndarray, size: Size) -> None:
-    """Write a directory for each site; the end of its part is held out."""
-    parts = [np.split(part, [-128 * size.context]) for part in np.array_split(tokens, SITES)]
+    """Write a directory for each site; 128 windows at the end of its part are held out."""
+    width = size.context + 1
+    parts = [np.split(part, [-128 * width]) for part in np.array_split(tokens, SITES)]
     for k, (train, test) in enumerate(parts):
         (folder / f"site-{k}").mkdir()
         np.save(folder / f"site-{k}" / "train.npy", train)
-        np.save(folder / f"site-{k}" / "test.npy", test)
-    np.save(folder / "whole.npy", np.concatenate([test for _, test in parts]))
+        np.save(folder / f"site-{k}" / "test.npy", test.reshape(-1, width))
+    np.save(folder / "whole.npy", np.concatenate([test.reshape(-1, width) for _, test in parts]))
 
 
 def pretrain(model: nn.Module, languages: list[np.ndarray], size: Size, seed: int) -> None:
@@ -174,9 +175,7 @@ class Site:
 
     @torch.no_grad()
     def losses(self, model: nn.Module) -> list[float]:
-        batches = [t[: len(t) // (self.size.context + 1) * (self.size.context + 1)] for t in self.tests]
-        each = [t.view(-1, self.size.context + 1).split(32) for t in batches]
-        return [sum(loss_of(model, w).item() * len(w) for w in some) / sum(map(len, some)) for some in each]
+        return [float(np.mean([loss_of(model, some).item() for some in test.split(32)])) for test in self.tests]
 
     def dnasa(self, **options: Any) -> list[float]:
         model, steps, largest = self.start(), self.size.steps, 0.0
@@ -250,6 +249,8 @@ def main() -> None:
     size = SIZES[options.size]
     size = size._replace(steps=options.steps or size.steps)
     *known, new = read_languages(options.data)
+    if len(new) < 200 * SITES * size.context:
+        parser.error("the last language is too short: give more text of it")
     symbols = 1 + max(int(tokens.max()) for tokens in (*known, new))
     torch.manual_seed(options.seed)
     model = make_model(size, symbols)
