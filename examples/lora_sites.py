@@ -248,10 +248,11 @@ def main() -> None:
         parser.error(f"there is no {options.data}")
     size = SIZES[options.size]
     size = size._replace(steps=options.steps or size.steps)
-    *known, new = read_languages(options.data)
-    if len(new) < 200 * SITES * size.context:
-        parser.error("the last language is too short: give more text of it")
-    symbols = 1 + max(int(tokens.max()) for tokens in (*known, new))
+    languages = read_languages(options.data)
+    if len(languages) < 2 or min(map(len, languages)) < 200 * SITES * size.context:
+        parser.error(f"each of two or more languages needs {200 * SITES * size.context} tokens: give more text")
+    *known, new = languages
+    symbols = 1 + max(int(tokens.max()) for tokens in languages)
     torch.manual_seed(options.seed)
     model = make_model(size, symbols)
     with tempfile.TemporaryDirectory() as folder:
