@@ -97,3 +97,10 @@ def test_clinics_together_are_as_good_as_all_rows_in_one_place(tmp_path: Path) -
     *alone, together, everything = accuracies
     assert together > max(alone)
     assert abs(together - everything) < 1
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("processes")
+def test_adapters_of_four_sites_are_as_good_as_those_of_all_texts_in_one_place(tmp_path: Path) -> None:
+    differences = re.findall(r"minus the best pooled(.*)", run("lora_sites.py", cwd=tmp_path))
+    assert max(map(float, differences[0].split())) < 0.02

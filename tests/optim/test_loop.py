@@ -12,6 +12,7 @@ import pytest
 import torch
 from test_optim import RING, alone, backward, flat, model
 from thread_network import run_threads
+from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
 from dnasa.communication import Network
 from dnasa.core import InputError, RunError
@@ -220,6 +221,34 @@ def test_a_model_that_is_given_starts_equal_with_frozen_parameters_and_buffers()
         assert net.mask.tolist() == [True, True]
         assert net.count == 7
         assert (net.scale == 0).all()
+
+
+class Adapter(torch.nn.Module):
+    """W + B A, as LoRA has it; A begins elsewhere at each node."""
+
+    def __init__(self, rank: int):
+        super().__init__()
+        self.A, self.B = torch.nn.Parameter(torch.full((1, 5), 1.0 + rank)), torch.nn.Parameter(torch.zeros(6, 1))
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight + self.B @ self.A
+
+
+def test_only_adapters_are_sent_and_frozen_weights_keep_their_bits() -> None:
+    def work(network: Network) -> int:
+        net = model().requires_grad_(False)
+        register_parametrization(net[0], "weight", Adapter(network.rank))
+        opt = Decentralized(net, network)
+        batches(opt, net, network.rank, range(3))
+        with opt.averaged():
+            assert opt.flat.all()  # B has moved from 0
+        remove_parametrizations(net[0], "weight", leave_parametrized=False)
+        assert all(torch.equal(p, net.get_parameter(name)) for name, p in model().named_parameters())
+        return sum(size for sending, (_, size) in network.processes.traffic.sent.items() if sending.kind != "text")
+
+    adapters = 4 * 11  # bytes
+    each = 3 * 2 * 3 * adapters + adapters  # x, y and m to two neighbors in three steps, and the mean
+    assert run_threads(RING, work) == [each + 4 * adapters, each, each, each]  # the first sends where all start
 
 
 def test_models_of_equal_shapes_with_other_modules_are_noticed() -> None:

@@ -35,18 +35,28 @@ def described(model: nn.Module | None) -> list[str]:
 def start_at_the_same_point(node: Node) -> None:
     """Send the values of rank 0 to all, and check that they arrived."""
     row = node.parameters.row()
-    tensors = [row, *node.untrained]
-    copy_from(node.network, 0, tensors)
-    checksum = node.network.processes.sum_shards(torch.tensor([crc32(*tensors)]))
-    agree(node.network, {"starting_point": int(checksum)})
+    sent = copy_from(node.network, 0, [row, *node.untrained])
+    agree(node.network, {"starting_point": checksums(node.network, sent)})
     node.parameters.show(row)
 
 
 @torch.no_grad()
-def copy_from(network: Network, rank: int, arrays: Sequence[Tensor], targets: Sequence[int] | None = None) -> None:
-    """Copy the values of one process to the targets, by default to all."""
-    for a in (a for a in arrays if a.numel()):
+def copy_from(network: Network, rank: int, arrays: Sequence[Tensor], targets: Sequence[int] | None = None) -> list[Tensor]:
+    """Copy the values of one process to the targets, by default to all; returns the arrays that were sent.
+
+    Arrays that are equal everywhere are not: sites that fine-tune a large model have its frozen weights.
+    """
+    own = checksums(network, arrays)
+    everyone = network.processes.allgather_json(own, lambda given: [int(given[i]) for i in range(len(own))])
+    different = [a for a, *sums in zip(arrays, *everyone, strict=True) if len({*sums}) > 1]
+    for a in (a for a in different if a.numel()):
         data = a.detach().reshape(-1).contiguous().view(torch.uint8)  # not all numbers can be added
         copied = network.processes.copy(data, rank, targets)
         if targets is None or network.rank in targets:
             a.copy_(copied.view(a.dtype).view_as(a))
+    return different
+
+
+def checksums(network: Network, arrays: Sequence[Tensor]) -> list[int]:
+    """Of each array, added up over its shards."""
+    return network.processes.sum_shards(torch.tensor([crc32(a) for a in arrays])).tolist()
