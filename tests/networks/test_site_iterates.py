@@ -32,7 +32,7 @@ def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
 
 
 def solve(network: Any, rule: str, **options: Any) -> Any:
-    problem = dnasa.problems.Custom(gradient, start=np.linspace(-1, 1, 5), fingerprint="waves")
+    problem = dnasa.problems.Custom(gradient, start=np.linspace(-1, 1, 17), fingerprint="waves")
     eta = 0.05 if RULES[rule].needs_eta else None
     return dnasa.solve(problem, network, rule, eta=eta, steps=8, evaluate=[4, 8], progress=False, **options)
 

@@ -18,13 +18,15 @@ from dnasa.core import Array, InputError, Messages
 
 BLOCK = 256  # numbers with one scale
 SPACING = {1: 1.596, 2: 0.9957, 4: 0.3352}  # of the levels, in standard deviations: the best for normal numbers (Max, 1960)
+SHORT = 16  # numbers, below which compressing a message is not worth it
 FIRST = 8  # bits of the first exchange, in which everything is new
 
 
 def feedback(bits: int = 2) -> Channel:
     """x <- anchor + Q(mean of Q1(x - anchor + rest)), the new anchor; `rest` is what Q and Q1 leave out.
 
-    All nodes have the same x afterward. The mean of x + rest over the nodes stays what it was.
+    All nodes have the same x afterward. The mean of x + rest over the nodes stays what it was. Messages of a few numbers travel
+    as they are.
 
     Args:
         bits: 1, 2 or 4 bits of each number of the average. Nodes send 1 bit of each of their own. The first exchange has 8.
@@ -36,13 +38,18 @@ def feedback(bits: int = 2) -> Channel:
         check_memory(memory, messages, count=2)
         if multiply.W.shape[0] == 1:
             return messages, memory
-        after = tuple(averaged(y, a, r, multiply, bits) for y, (a, r) in zip(messages, memory, strict=True))
+        after = tuple(
+            (multiply((y,))[0], rest) if is_short(y) else averaged(y, anchor, rest, multiply, bits)
+            for y, (anchor, rest) in zip(messages, memory, strict=True)
+        )
         return tuple(anchor for anchor, _ in after), after
 
     def init(message: Array) -> tuple[Array, ...]:
         return 0 * message, 0 * message
 
     def size(message: Array, number: int, t: int) -> float:
+        if is_short(message):
+            return message.shape[-1] * message.dtype.itemsize
         return (row_bytes(message.shape[-1], 1) + row_bytes(message.shape[-1], bits)) / 2
 
     return Channel(init, exchange, settings=f"feedback:{bits}", size=size, averages=True)
@@ -68,6 +75,10 @@ def averaged(y: Array, anchor: Array, rest: Array, multiply: Multiply, bits: int
     result = decode(scattered(payload[..., None, :].expand(*payload.shape[:-1], nodes, -1)), parts, downward)
     change, left = (joined.flatten(-2)[..., :width].contiguous() for joined in (result, left))
     return anchor + same_library(change, y), same_library(left, y)
+
+
+def is_short(message: Array) -> bool:
+    return message.shape[-1] < SHORT
 
 
 def in_parts(a: Tensor, nodes: int) -> Tensor:
