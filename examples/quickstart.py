@@ -19,7 +19,7 @@ print(f"A ring of {ring.nodes} nodes, rho = {ring.rho:.3f}; the neighbours of no
 rows = dnasa.data.load("digits")
 problem = dnasa.on_shards(rows, dnasa.data.partition("iid", rows.labels, nodes=8))
 
-# D-NASA, the default rule, needs no stepsize.
+# D-NASA, the default rule with noise, needs no stepsize.
 run = dnasa.solve(problem, ring, steps=600)
 print(run.final()[["step", "test_accuracy", "grad_norm", "consensus"]].to_string(index=False))
 

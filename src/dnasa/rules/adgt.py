@@ -32,7 +32,7 @@ class State(NamedTuple):
         x, u, L^2 &\leftarrow W[x - u' / L',\; u',\; L'^2] \\
         v &\leftarrow g
     """,
-    checked="the paper's text; ours are the mixed L, without which nodes of different scales diverge, and the slower growth",
+    checked="the paper's text; ours are the slower growth and the mixed L, without which Poisson regression diverged",
 )
 def adgt(*, prox: Prox = no_prox) -> Rule:
     """u <- u + g - v; x, u, L^2 <- W[prox(x - u / L, 1 / L), u, L^2] for L = max(2 |g - v| / |x - last|, L / 1.2).
