@@ -79,9 +79,10 @@ def adanasa(g: Gradient, W: Array, X: Array, eta: Schedule, alpha: Schedule, bet
         Z = (1 - alpha(t)) * Z + alpha(t) * G
         Y = Y + Z - Z_old
         M = beta(t) * M + (1 - beta(t)) * G**2
-        own, shared = h(G)[:, ::every], h(corrected)[:, ::every]
-        S = S + step * shared / lengths(shared)
-        A = A + step * (own / lengths(own) * (start - X[:, ::every])).sum(1, keepdims=True)
+        own = (G / np.sqrt(np.where(M > 0, M, 1)))[:, ::every]
+        tracked = h(corrected)[:, ::every]
+        S = S + step * tracked / lengths(tracked)
+        A = W @ (A + step / lengths(tracked) * (own * (start - X[:, ::every])).sum(1, keepdims=True))
         X, Y, M = W @ (X - step * h(Y)), W @ Y, W @ M
         r = np.maximum(r, np.sqrt(every) * A / lengths(S))
         yield X
