@@ -217,7 +217,8 @@ def test_processes_give_the_simulators_iterates_on_a_changing_graph() -> None:
     results = run_threads(GRAPHS["exact"], lambda net: solve(net), processes=3, channel=moniqua(PLAN), rounds=2)
     simulation = solve()
     np.testing.assert_allclose(results[0].x, simulation.x, rtol=0, atol=1e-10)
-    numbers, spacings = (40 + 20) * 90 + 15 * 90, (40 + 40 + 15) * 3  # the third message: 15 times in 40 steps
+    # the third message, and the fourth with a single number: 15 times in 40 steps
+    numbers, spacings = (40 + 20) * 90 + 15 * (90 + 1), (40 + 40 + 15) * 3 + 15
     for run in (results[0], simulation):
         assert run.final().bytes.tolist() == [2 * GRAPHS["exact"].at(0).messages * (numbers + spacings)]
 

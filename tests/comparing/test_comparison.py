@@ -3,6 +3,7 @@
 import re
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -203,8 +204,7 @@ def test_a_stated_formula_is_the_schedule() -> None:
             (variant, *_) = variants(rule, [eta], name)
             text = re.sub(r"(\d|\)) ?(?=[(a-z])(?<!sqrt)", r"\1*", variant.formula).replace("^", "**")
             text = re.sub(r"\bpi t", "pi*t", text)
-            schedule = made(n, T, eta)[0]
-            for t in (0, 1, 5, 39):
+            for schedule, t in product(made(n, T, eta)[:1], (0, 1, 5, 39)):
                 names = {"n": n, "T": T, "t": t, "sqrt": np.sqrt, "cos": np.cos, "min": min, "pi": np.pi}
                 with suppress(ZeroDivisionError), np.errstate(divide="ignore"):
                     value = eval(text, {"__builtins__": {}}, names)

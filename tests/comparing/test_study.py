@@ -385,7 +385,7 @@ def test_a_damaged_config_of_a_cell_gets_one_clear_line(tiny: Path, tmp_path: Pa
 
 def test_the_study_of_methods_has_every_rule() -> None:
     for cell in study_file.read(METHODS).cells:
-        assert {*(rule.partition(":")[0] for rule in cell.settings["rules"]), "sgp", "push_dsgt"} == BUILT_IN
+        assert {*(rule.partition(":")[0] for rule in cell.settings["rules"]), "sgp", "push_dsgt", "adgt"} == BUILT_IN
 
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.stem)

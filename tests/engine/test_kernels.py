@@ -329,7 +329,7 @@ def test_residues_refuse_arrays_that_do_not_fit(kernel: str, changes: dict[str, 
 def radius_arguments() -> dict[str, Any]:
     state = {name: np.ones((2, 3, 10)) for name in "xymzg"}
     sampled: dict[str, Any] = {"start": np.ones((2, 3, 4)), "step": np.ones((2, 3, 1)), "beta": np.ones((2, 1, 1))}
-    learned = {"S": np.ones((2, 3, 4)), "A": np.ones((2, 3, 1)), "r": np.ones((2, 3, 1)), "scratch": np.ones((2, 3, 4))}
+    learned = {"S": np.ones((2, 3, 4)), "A": np.ones((2, 3, 1)), "scratch": np.ones((2, 3, 4))}
     return state | sampled | learned | {"runs": 2, "nodes": 3, "dim": 10, "every": 3, "is_double": True}
 
 

@@ -92,19 +92,18 @@ def adanasa(
         Z = (1 - alpha(t)) * Z + alpha(t) * G
         Y = Y + Z - Z_old
         M = beta(t) * M + (1 - beta(t)) * G**2
-        own, shared = h(G)[:, ::k], h(corrected)[:, ::k]
-        S = S + step * shared / lengths(shared)
-        A = A + step * (own / lengths(own) * (start - X[:, ::k])).sum(1, keepdims=True)
+        own = (G / np.sqrt(np.where(M > 0, M, 1)))[:, ::k]
+        tracked = h(corrected)[:, ::k]
+        S = S + step * tracked / lengths(tracked)
+        A = A + step / lengths(tracked) * (own * (start - X[:, ::k])).sum(1, keepdims=True)
         direction = h(Y)
         for row, v in zip(direction, Y + alpha(t) * (G - Z), strict=True):
             row[:size] = 0.2 * max(hidden) ** 0.5 * msgn(v[:size].reshape(hidden)).ravel() if size else row[:0]
         X = X - step * direction
-        r = np.maximum(r, np.sqrt(k) * A / lengths(S))
-        if every == 1:
-            X, Y, M = W @ X, W @ Y, W @ M
-        elif (t + 1) % every == 0:
-            X, Y = W @ X, W @ Y
-            Z = Y
+        if (t + 1) % every == 0:
+            X, Y, A = W @ X, W @ Y, W @ A
+            M, Z = (W @ M, Z) if every == 1 else (M, Y)
+            r = np.maximum(r, np.sqrt(k) * A / lengths(S))
         yield X
 
 

@@ -323,6 +323,15 @@ def test_adanasa_leaves_a_minimum_only_by_small_steps() -> None:
     assert np.abs(state.x - 1).max() < 0.2 < np.abs(far.x - 1).mean()
 
 
+def test_nodes_with_different_data_learn_the_same_radius() -> None:
+    """Also where one node's gradients are ten times the others'. From their own gradients they would differ fiftyfold."""
+    random, d = np.random.default_rng(0), 50
+    centers = 3 * random.standard_normal((4, d)) * np.array([[10], [1], [1], [1]])
+    rule, network = make("adanasa", schedules.adanasa(4, 60), np.ones(d)), simulated.connect(topology.ring(4))
+    state = trace(rule, lambda y, t: y - centers + random.standard_normal((4, d)), network, np.ones((4, d)), steps=60)[-1]
+    assert 1 < state.r.min() < state.r.max() < 1.2 * state.r.min()
+
+
 def test_averaged_adanasa_answers_with_the_weighted_average(bumpy: type[Bumpy]) -> None:
     problem, network = bumpy(4), simulated.connect(topology.ring(4))
     steps = schedules.adanasa_averaged(4)

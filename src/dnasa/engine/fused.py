@@ -55,7 +55,8 @@ def with_fused_messages(rule: Rule, state: State) -> Rule:
         for target, source in zip(held, form.unpack(s), strict=True):
             target[...] = source
         g = as_owned_contiguous(g, held)
-        return tuple(held[:3]), kernels[t % 2].step(0, form.pack(s, *held), g, t)
+        after = kernels[t % 2].step(0, form.pack(s, *held), g, t)
+        return (*held[:3], after.A), after
 
     return rule._replace(send=send, form=None)
 
@@ -69,7 +70,7 @@ class Fused(Stepper):
         self.sent = snapshot.sent
         self.held = stack(self.form.unpack(snapshot.state))
         self.state = self.form.pack(snapshot.state, *self.held)
-        self.row_bytes = 3 * self.x.shape[-1] * self.x.dtype.itemsize  # all but the last are sent
+        self.row_bytes = self.form.width_sent(self.x.shape[-1]) * self.x.dtype.itemsize
         self.kernel = Kernel(self.held, network.step_weights, self.form, self.state)
 
     def step(self, gradients: Gradients, t: int) -> None:
@@ -77,6 +78,8 @@ class Fused(Stepper):
         g = as_owned_contiguous(g, self.held)
         if self.kernel.norms_safe:
             self.state = self.kernel.step(t % len(self.network.step_weights), self.state, g, t)
+            if isinstance(self.form, ScaledAverage):
+                self.state = self.form.with_radius(self.state, *exchange(self.network, (), (self.state.A,), t)[0])
         else:
             self._plain_step(g, t)
         self.sent.compute(self.network, 1)
@@ -114,7 +117,7 @@ class Kernel:
         workspace = np.empty((threads, 3, nodes, width), dtype), np.empty((count, -(-dim // width), nodes))
         if isinstance(form, ScaledAverage):
             kind = SCALED
-            self.scratch = np.empty(tuple(form.unpack_radius(state)[0].shape), dtype)
+            self.scratch = np.empty(tuple(state.start.shape), dtype)
             self.sizes = (count, nodes, dim, form.every, itemsize == 8)
         else:
             kind = NORMALIZED if form.normalized else PLAIN
@@ -140,18 +143,17 @@ class Kernel:
         self.alphas[...], self.betas[...] = alpha, beta[0] if beta else 0.0
         if isinstance(form, ScaledAverage):
             eta = contiguous(form.step(state, t))
-            state = self._learn_radius(form, eta, state, g, t)
+            state = self._add_to_sums(form, eta, state, g, t)
         self.etas[...] = as_buffer(eta)
         self.norms_safe = compiled.step(self.prepared[turn], as_buffer(g))
         return state
 
-    def _learn_radius(self, form: ScaledAverage, step: Array, state: State, g: Array, t: int) -> State:
-        """AdaNASA's radius in one pass over the coordinates that it is learned from."""
-        start, *before = form.unpack_radius(state)
-        S, A, r = map(copied, before)
-        arrays = (*form.unpack(state), g, start, step, self.betas, S, A, r, self.scratch)
-        compiled.learn(*map(as_buffer, arrays), *self.sizes)  # changes S, A and r in place
-        return form.pack_radius(state, S, A, r, t)
+    def _add_to_sums(self, form: ScaledAverage, step: Array, state: State, g: Array, t: int) -> State:
+        """What AdaNASA's radius is learned from, in one pass over a sample of the coordinates."""
+        S, A = copied(state.S), copied(state.A)
+        arrays = (*form.unpack(state), g, state.start, step, self.betas, S, A, self.scratch)
+        compiled.learn(*map(as_buffer, arrays), *self.sizes)  # changes S and A in place
+        return state._replace(S=S, A=A, average=form.average(state, t))
 
 
 def pad_csr(weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

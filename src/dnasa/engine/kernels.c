@@ -63,7 +63,7 @@ typedef struct {
 typedef struct {
     const void *x, *y, *m, *z, *g;  /* (rows, dim) */
     const void *start, *step;       /* (rows, sample), (rows,) */
-    void *S, *A, *r, *scratch;      /* (rows, sample), (rows,), (rows,), (rows, sample) */
+    void *S, *A, *scratch;          /* (rows, sample), (rows,), (rows, sample) */
     const double *beta;             /* (rows / nodes,) */
     Py_ssize_t nodes, dim, every, sample;
 } Radius;
@@ -311,13 +311,13 @@ static PyObject *measure(PyObject *self, PyObject *capsule) {
 /* ---------------------------------------------------------------- radius */
 
 static PyObject *learn(PyObject *self, PyObject *args) {
-    enum { X, Y, M, Z, G, START, STEP, BETA, S, A, R, SCRATCH, COUNT };
+    enum { X, Y, M, Z, G, START, STEP, BETA, S, A, SCRATCH, COUNT };
     PyObject *o[COUNT];
     Py_buffer v[COUNT] = {{0}};
     Py_ssize_t runs, nodes, dim, every;
     int is_double;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOnnnnp", o + X, o + Y, o + M, o + Z, o + G, o + START, o + STEP, o + BETA, o + S,
-                          o + A, o + R, o + SCRATCH, &runs, &nodes, &dim, &every, &is_double))
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOnnnnp", o + X, o + Y, o + M, o + Z, o + G, o + START, o + STEP, o + BETA, o + S,
+                          o + A, o + SCRATCH, &runs, &nodes, &dim, &every, &is_double))
         return NULL;
     if (every < 1) {
         PyErr_SetString(PyExc_ValueError, "every must be positive");
@@ -330,11 +330,10 @@ static PyObject *learn(PyObject *self, PyObject *args) {
     good = good && get_sized(o[START], v + START, "start", type, 0, size) &&
            get_sized(o[STEP], v + STEP, "step", type, 0, rows) && get_sized(o[S], v + S, "S", type, PyBUF_WRITABLE, size) &&
            get_sized(o[A], v + A, "A", type, PyBUF_WRITABLE, rows) &&
-           get_sized(o[R], v + R, "r", type, PyBUF_WRITABLE, rows) &&
            get_sized(o[SCRATCH], v + SCRATCH, "scratch", type, PyBUF_WRITABLE, size);
     if (good) {
-        Radius radius = {v[X].buf, v[Y].buf, v[M].buf, v[Z].buf,       v[G].buf,    v[START].buf, v[STEP].buf, v[S].buf,
-                         v[A].buf, v[R].buf, v[SCRATCH].buf, v[BETA].buf, nodes, dim, every, sample};
+        Radius radius = {v[X].buf, v[Y].buf, v[M].buf,       v[Z].buf,    v[G].buf, v[START].buf, v[STEP].buf, v[S].buf,
+                         v[A].buf, v[SCRATCH].buf, v[BETA].buf, nodes, dim,      every,        sample};
         Py_BEGIN_ALLOW_THREADS
         if (is_double) learn_double(&radius, rows);
         else learn_float(&radius, rows);
@@ -525,7 +524,7 @@ static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, "Check the arrays of a state and hold them for the steps to come."},
     {"step", step, METH_VARARGS, "Take a step in place; whether the next one can divide by |z|, if it has to."},
     {"measure", measure, METH_O, "Compute |z| exactly as a step does; whether a step can divide by it."},
-    {"learn", learn, METH_VARARGS, "Add a step to what AdaNASA's radius is learned from, and learn it."},
+    {"learn", learn, METH_VARARGS, "Add a step to what AdaNASA's radius is learned from."},
     {"least_squares", least_squares, METH_VARARGS, "Fill g with the gradients at x."},
     {"encode_residues", encode_residues, METH_VARARGS, "Fill payloads with the last bits of the numbers, rounded."},
     {"mix_residues", mix_residues, METH_VARARGS, "Fill out with the numbers, mixed with one neighbour of each row."},

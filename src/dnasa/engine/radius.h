@@ -18,12 +18,7 @@ INLINE double NAME(total)(const double *sums) {
     return total;
 }
 
-INLINE double NAME(length)(const double *squares) {
-    double length = sqrt(NAME(total)(squares));
-    return length == 0 ? 1 : length;
-}
-
-/* h(g) and h(g + y - z) of some sampled coordinates, the first into p, the second into q; x(0) - x into way. */
+/* g / sqrt(m') into p, h into q, and x(0) - x into way, of some sampled coordinates. */
 INLINE void NAME(directions)(const Radius *a, Py_ssize_t at, const REAL *start, REAL beta, int count, REAL *restrict p,
                              REAL *restrict q, REAL *restrict way) {
     const REAL *x = a->x, *y = a->y, *m = a->m, *z = a->z, *g = a->g;
@@ -38,34 +33,31 @@ INLINE void NAME(directions)(const Radius *a, Py_ssize_t at, const REAL *start, 
     for (int k = count; k < CHUNK; k++) p[k] = q[k] = root[k] = way[k] = 0;
     for (int k = 0; k < CHUNK; k++) {
         root[k] = SQRT(root[k]);
-        p[k] = NAME(scaled)(p[k], root[k]);
+        p[k] /= root[k] == 0 ? 1 : root[k];
         q[k] = NAME(scaled)(q[k], root[k]);
     }
 }
 
-/* S <- S + step h(g + y - z) and A <- A + step dot(h(g), x(0) - x), both h normalized; r <- max(r, sqrt(k) A / |S|) */
+/* S <- S + step h/|h| and A <- A + step/|h| dot(g / sqrt(m'), x(0) - x) */
 static CLONES void NAME(learn_row)(const Radius *a, Py_ssize_t row) {
     const REAL *start = (const REAL *)a->start + row * a->sample;
-    REAL *S = (REAL *)a->S + row * a->sample, *A = (REAL *)a->A + row, *r = (REAL *)a->r + row;
+    REAL *S = (REAL *)a->S + row * a->sample, *A = (REAL *)a->A + row;
     REAL *direction = (REAL *)a->scratch + row * a->sample, step = ((const REAL *)a->step)[row];
     REAL p[CHUNK], q[CHUNK], way[CHUNK];
-    double pp[NAME(SUMS)] = {0}, qq[NAME(SUMS)] = {0}, dot[NAME(SUMS)] = {0}, ss[NAME(SUMS)] = {0};
+    double qq[NAME(SUMS)] = {0}, dot[NAME(SUMS)] = {0};
     for (Py_ssize_t j = 0; j < a->sample; j += CHUNK) {
         int count = a->sample - j < CHUNK ? (int)(a->sample - j) : CHUNK;
         NAME(directions)(a, row * a->dim + j * a->every, start + j, (REAL)a->beta[row / a->nodes], count, p, q, way);
         for (int k = 0; k < CHUNK; k++) {
-            pp[k % NAME(SUMS)] += (double)p[k] * p[k];
             qq[k % NAME(SUMS)] += (double)q[k] * q[k];
             dot[k % NAME(SUMS)] += (double)p[k] * way[k];
         }
         memcpy(direction + j, q, count * sizeof(REAL));
     }
-    REAL factor = step / (REAL)NAME(length)(qq);
+    double length = sqrt(NAME(total)(qq));
+    REAL factor = step / (REAL)(length == 0 ? 1 : length);
     for (Py_ssize_t j = 0; j < a->sample; j++) S[j] += factor * direction[j];
-    for (Py_ssize_t j = 0; j < a->sample; j++) ss[j % NAME(SUMS)] += (double)S[j] * S[j];
-    *A += (REAL)(step * NAME(total)(dot) / NAME(length)(pp));
-    REAL found = (REAL)(sqrt((double)a->every) * *A / NAME(length)(ss));
-    if (!(found <= *r)) *r = found;
+    *A += factor * (REAL)NAME(total)(dot);
 }
 
 static void NAME(learn)(const Radius *a, Py_ssize_t rows) {

@@ -84,7 +84,7 @@ class TorchCompiled(Stepper):
         self.network = network
         self.rule, self.set_step = with_stored_schedules(rule.form, self.x)
         self.weights = [torch.as_tensor(W, dtype=self.x.dtype, device=self.x.device) for W in network.step_weights]
-        self.row_bytes = 3 * self.x.shape[-1] * self.x.dtype.itemsize  # every form sends three arrays
+        self.row_bytes = rule.form.width_sent(self.x.shape[-1]) * self.x.dtype.itemsize
         self.advance = compiled_or_plain(self._advance)
 
     def _advance(self, state: Any, g: Tensor, W: Tensor) -> list[Tensor]:

@@ -6,7 +6,7 @@ What differs from D-NASA, with the measurements behind it, is on the page "AdaNA
 from functools import partial
 from typing import NamedTuple
 
-from dnasa.arrays import maximum, minimum, nonzero, norm, put, sample, total, unit, whole_part
+from dnasa.arrays import maximum, minimum, nonzero, norm, put, sample, total, whole_part
 from dnasa.core import Array, Gradients, Layout, Messages, Needs, Rule, Schedule, size, slices
 from dnasa.rules import schedules
 from dnasa.rules.demuon import orthogonalized
@@ -25,8 +25,8 @@ class State(NamedTuple):
     z: Array  # moving average of the node's own gradients
     m: Array  # second moments of the gradients, mixed
     start: Array  # x at the start, at a sample of the coordinates
-    S: Array  # sum of lambda h(c) there
-    A: Array  # sum of lambda dot(h(g), x(0) - x)
+    S: Array  # sum of lambda h/|h| there
+    A: Array  # sum of lambda/|h| dot(g / sqrt(m'), x(0) - x), mixed
     r: Array  # radius: a lower bound on the distance to the solution
     average: Array  # of the iterates; empty where the last one is the answer
 
@@ -70,12 +70,12 @@ def adanasa(
 
     z' = (1 - alpha) z + alpha g; y' = y + z' - z; m' = beta m + (1 - beta) g^2;
     x, y, m <- W[x - lambda y' / max(sqrt(m'), |y'|), y', m'] with lambda = d^(-1/3) min(eta, 6 r),
-    A <- A + lambda dot(h(g), x(0) - x), S <- S + lambda h(g + y - z) and r <- max(r, A / |S|), where
-    h(g) = g / max(sqrt(m'), |g|), normalized, and g + y - z estimates the average gradient of all nodes. In large models,
-    A and S are of every k-th coordinate, and r <- max(r, sqrt(k) A / |S|).
+    A <- W[A + lambda/|h| dot(g / sqrt(m'), x(0) - x)], S <- S + lambda h/|h| and r <- max(r, A / |S|), where
+    h = c / max(sqrt(m'), |c|) and c = g + y - z estimates the average gradient of all nodes. In large models, A and S are of
+    every k-th coordinate, and r <- max(r, sqrt(k) A / |S|).
 
     In large hidden matrices (`is_hidden`), the direction is 0.2 sqrt(longer side) msgn(y' + alpha (g - z')), as in Muon (Jordan
-    et al., 2024). Nodes that do not exchange in every step exchange x and y only, and continue with z = y.
+    et al., 2024). Nodes that do not exchange in every step exchange x, y and A, and continue with z = y.
 
     Args:
         eta: The largest step at t, before the factor d^(-1/3).
@@ -104,13 +104,17 @@ def adanasa(
         """m' = beta m + (1 - beta) g^2"""
         return beta(t) * m + (1 - beta(t)) * g**2
 
-    def learned_radius(s: State, step: Array, g: Array, t: int) -> tuple[Array, Array, Array]:
-        """S <- S + lambda h(g + y - z); A <- A + lambda dot(h(g), x(0) - x); r <- max(r, sqrt(k) A / |S|)"""
+    def sums(s: State, step: Array, g: Array, t: int) -> tuple[Array, Array]:
+        """S <- S + lambda h/|h|; A + lambda/|h| dot(g / sqrt(m'), x(0) - x), which is sent"""
         g = sample(g, k)
         m = second_moments(sample(s.m, k), g, t)
-        S = s.S + step * unit(scaled(g + sample(s.y, k) - sample(s.z, k), m))
-        A = s.A + step * total(unit(scaled(g, m)) * (s.start - sample(s.x, k)))
-        return S, A, maximum(s.r, k**0.5 * A / nonzero(norm(S)))
+        h = scaled(g + sample(s.y, k) - sample(s.z, k), m)
+        factor = step / nonzero(norm(h))
+        return s.S + factor * h, s.A + factor * total(g / nonzero(m**0.5) * (s.start - sample(s.x, k)))
+
+    def with_radius(s: State, A: Array) -> State:
+        """r <- max(r, sqrt(k) A / |S|), with A as it was received"""
+        return s._replace(A=A, r=maximum(s.r, k**0.5 * A / nonzero(norm(s.S))))
 
     def averaged(s: State, t: int) -> Array:
         return s.average + weight(t) * (s.x - s.average) if weight else s.average
@@ -129,19 +133,23 @@ def adanasa(
         y = s.y + z - s.z
         m = second_moments(s.m, g, t)
         step = step_length(s, t)
-        S, A, r = learned_radius(s, step, g, t)
+        S, A = sums(s, step, g, t)
         h = with_orthogonal_parts(scaled(y, m), y + alpha(t) * (g - z)) if hidden else scaled(y, m)
         x = s.x - step * h
-        after = s._replace(z=z, S=S, A=A, r=r, average=averaged(s, t))
+        after = s._replace(z=z, S=S, average=averaged(s, t))
         if every == 1:
-            return (x, y, m), after
-        return () if (t + 1) % every else (x, y), after._replace(x=x, y=y, m=m)
+            return (x, y, m, A), after
+        return () if (t + 1) % every else (x, y, A), after._replace(x=x, y=y, m=m, A=A)
 
     def receive(s: State, mixed: Messages) -> State:
+        if not mixed:
+            return s
         if every > 1:
-            return s._replace(x=mixed[0], y=mixed[1], z=mixed[1]) if mixed else s
-        x, y, m = mixed
-        return s._replace(x=x, y=y, m=maximum(m, 0))  # rounded or compressed messages may make it negative
+            x, y, A = mixed
+            return with_radius(s._replace(x=x, y=y, z=y), A)
+        x, y, m, A = mixed
+        m = maximum(m, 0)  # rounded or compressed messages may make it negative
+        return with_radius(s._replace(x=x, y=y, m=m), A)
 
     made = Rule(
         init,
@@ -157,7 +165,9 @@ def adanasa(
         return made
     # for the engine's fast paths only
     schedules = (eta, alpha, beta, weight) if weight else (eta, alpha, beta)
-    return declare(made, ScaledAverage(partial(adanasa, layout=layout, radius=radius), schedules, k, step_length, averaged))
+    return declare(
+        made, ScaledAverage(partial(adanasa, layout=layout, radius=radius), schedules, k, step_length, averaged, with_radius)
+    )
 
 
 def is_hidden(shape: tuple[int, ...]) -> bool:

@@ -22,7 +22,7 @@ class State(NamedTuple):
 @rule(
     "adgt",
     title="AdGT",
-    color="#17becf",
+    color="#5254a3",
     schedules={"adaptive": ScheduleSpec(lambda n, T, eta: (), "1/L")},
     needs_eta=False,
     paper="Ghaderyan and Werner, 2025, *AdGT: Decentralized Gradient Tracking with Tuning-free Per-Agent Stepsize*, "

@@ -26,6 +26,9 @@ class TrackedAverage(NamedTuple):
         """The large arrays of a state; all but the last are sent."""
         return s.x, s.u, s.z, s.v
 
+    def width_sent(self, d: int) -> int:
+        return 3 * d
+
     def pack(self, s: State, x: Array, u: Array, z: Array, v: Array) -> State:
         return s._replace(x=x, u=u, z=z, v=v)
 
@@ -34,7 +37,7 @@ class ScaledAverage(NamedTuple):
     """AdaNASA: x, y, m <- W[x - step y'/max(sqrt(m'), |y'|), y', m'] and z <- z', where
 
     z' = (1 - alpha) z + alpha g, y' = y + z' - z, m' = beta m + (1 - beta) g^2. The step of each node follows from a radius r,
-    which is learned from every k-th coordinate.
+    which is learned from every k-th coordinate and a sum A that is sent too.
     """
 
     make: Callable[..., Rule]  # makes the same rule from other schedules, through which alone its steps depend on t
@@ -42,6 +45,7 @@ class ScaledAverage(NamedTuple):
     every: int  # k
     step: Callable[[State, int], Array]  # `step(state, t)` is the step of each node
     average: Callable[[State, int], Array]  # `average(state, t)` is the average of the iterates after step t
+    with_radius: Callable[[State, Array], State]  # the state that receives A
     shrink: Shrink | None = None
     functions: tuple[Any, ...] = ()  # of the rule that was declared to have this form
 
@@ -49,14 +53,11 @@ class ScaledAverage(NamedTuple):
         """The large arrays of a state; all but the last are sent."""
         return s.x, s.y, s.m, s.z
 
+    def width_sent(self, d: int) -> int:
+        return 3 * d + 1
+
     def pack(self, s: State, x: Array, y: Array, m: Array, z: Array) -> State:
         return s._replace(x=x, y=y, m=m, z=z)
-
-    def unpack_radius(self, s: State) -> Four:
-        return s.start, s.S, s.A, s.r
-
-    def pack_radius(self, s: State, S: Array, A: Array, r: Array, t: int) -> State:
-        return s._replace(S=S, A=A, r=r, average=self.average(s, t))
 
 
 Form = TrackedAverage | ScaledAverage
