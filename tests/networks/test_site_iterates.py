@@ -135,7 +135,7 @@ def test_sites_resume_together_each_from_its_own_node(tmp_path: Path, how: dict[
         for network in networks:
             (folder(network) / "status.json").write_text(json.dumps({"state": "interrupted", "step": 3, "steps": 8}))
             (file,) = (folder(network) / "checkpoints").iterdir()
-            assert load_file(file)["0.state.x"].shape == (1, 1, 1, 5)
+            assert load_file(file)["0.state.x"].shape == (1, 1, 1, 17)
     record = dnasa.Record(checkpoint_every=3)
     expected = solve(dnasa.connect(graph, **how), "dnasa")
     with connected(tmp_path, graph, **how) as networks:
