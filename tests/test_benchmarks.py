@@ -48,12 +48,7 @@ def test_a_benchmark_runs(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("ratio", "status", "said"),
-    [
-        (1.0, 0, "No slower"),
-        (1.4, 0, "No slower"),
-        (1.45, 1, "The goal of 1.4 is lost"),
-        (2.0, 1, "Slower than before"),
-    ],
+    [(1.0, 0, "No slower"), (1.4, 0, "No slower"), (1.45, 1, "The goal of 1.4 is lost"), (2.0, 1, "Slower than before")],
 )
 def test_the_check_fails_where_a_goal_is_lost(
     ratio: float, status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any

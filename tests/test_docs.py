@@ -236,14 +236,7 @@ def test_the_reference_has_every_public_name(source: Any) -> None:
 # Packages whose public functions and methods document every parameter.
 PACKAGES = [
     *("dnasa", "dnasa.channels", "dnasa.comparing", "dnasa.core", "dnasa.data", "dnasa.networks"),
-    *(
-        "dnasa.optim",
-        "dnasa.comparing.plots",
-        "dnasa.problems",
-        "dnasa.problems.prox",
-        "dnasa.reproduce",
-        "dnasa.rules",
-    ),
+    *("dnasa.optim", "dnasa.comparing.plots", "dnasa.problems", "dnasa.problems.prox", "dnasa.reproduce", "dnasa.rules"),
     *("dnasa.sklearn", "dnasa.topology", "dnasa.trained"),
 ]
 

@@ -3,8 +3,7 @@
 import gzip
 import json
 import shutil
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_checkpoints import ARRAYS, NOTES
 from test_data import JPEGS
-from test_resume import fail_at, small
+from test_resume import fail_at, run, small
 
-from dnasa import cli
 from dnasa.core import InputError
 from dnasa.data import from_text
 from dnasa.data.datasets import KNOWN
@@ -108,28 +106,21 @@ OPTIONS = st.sampled_from(
 )
 
 
-def called(words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[Any, Any]:
-    """The exit code and the output of a command in this process."""
-    monkeypatch.setattr(sys, "argv", ["dnasa", *words])
-    cli.running.engine = "simulated"
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    return end.value.code or 0, capsys.readouterr()
+def check_end(*words: object) -> None:
+    """A command succeeds, or says in one line why not."""
+    done = run(*words)
+    assert done.returncode in (0, 1, 2), done.stderr
+    if done.returncode:
+        assert done.stderr.startswith("Error: ")
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert "Traceback" not in done.stderr
 
 
 @quick
 @given(pairs=st.lists(st.tuples(OPTIONS, WORDS), min_size=1, max_size=4))
-def test_any_command_line_ends_with_success_or_one_clear_line(
-    pairs: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    base = ["train", "--problem", "least_squares", "--nodes", "4", "--steps", "3"]
+def test_any_command_line_ends_with_success_or_one_clear_line(pairs: list[tuple[str, str]]) -> None:
     words = [f"--{name}={value}" for name, value in pairs if not (name in ("nodes", "batch", "seeds") and value == "1e9")]
-    code, output = called([*base, *words], monkeypatch, capsys)
-    assert code in (0, 1, 2), output.err
-    if code:
-        assert output.err.startswith("Error: ")
-        assert len(output.err.strip().splitlines()) == 1
-        assert "Traceback" not in output.err
+    check_end(*"train --problem least_squares --nodes 4 --steps 3".split(), *words)
 
 
 JSON = st.recursive(
@@ -142,17 +133,10 @@ OPTION_VALUES = st.dictionaries(OPTIONS.map(lambda name: name.replace("-", "_"))
 
 @quick
 @given(config=JSON | st.fixed_dictionaries({"command": st.sampled_from(["train", "x", 3]), "options": OPTION_VALUES}))
-def test_any_config_ends_with_success_or_one_clear_line(
-    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_any_config_ends_with_success_or_one_clear_line(config: Any, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    words = ["train", "--config", str(path), "--problem", "least_squares", "--nodes", "4", "--steps", "3"]
-    code, output = called(words, monkeypatch, capsys)
-    assert code in (0, 1, 2), output.err
-    if code:
-        assert output.err.startswith("Error: ")
-        assert len(output.err.strip().splitlines()) == 1
+    check_end("train", "--config", path, *"--problem least_squares --nodes 4 --steps 3".split())
 
 
 @quick

@@ -1,6 +1,5 @@
 """Channels: what travels, what arrives, how many bytes it takes, what is remembered, and that rules still learn."""
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -9,10 +8,11 @@ import torch
 from conftest import needs_mpi
 from launching import JOBS, launch_script
 from numpy.typing import DTypeLike
+from test_cli import refused
 from thread_network import run_threads
 
 import dnasa
-from dnasa import Result, channels, cli, topology
+from dnasa import Result, channels, topology
 from dnasa.channels import Codec, compression, sign, top_k
 from dnasa.core import Array, InputError
 from dnasa.networks import simulated
@@ -190,16 +190,10 @@ def test_a_codec_that_does_not_fit_is_refused(functions: Any, words: str) -> Non
     ],
 )
 def test_wrong_compression_gets_one_clear_line_and_exit_code_2(
-    text: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["dnasa", "train", "--problem", "least_squares", "--nodes", "4", "--steps", "3", "--compress", text]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code == 2
-    errors = capsys.readouterr().err
-    assert message in errors
-    assert len(errors.splitlines()) == 1
+    words = "train --problem least_squares --nodes 4 --steps 3 --compress".split()
+    assert message in refused([*words, text], monkeypatch, capfd)
 
 
 def test_a_message_dtype_is_a_compression() -> None:

@@ -13,7 +13,7 @@ from thread_network import run_threads
 import dnasa
 from dnasa import topology
 from dnasa.arrays import compiled
-from dnasa.channels import compression, exchange, modular, moniqua
+from dnasa.channels import exchange, modular, moniqua
 from dnasa.channels.modular import Entry
 from dnasa.communication import Memory, Network
 from dnasa.core import Array, InputError, Messages
@@ -201,9 +201,7 @@ def quadratic() -> Custom:
     targets = np.random.default_rng(1).standard_normal((8, 90))
     noise = 0.1
     return Custom(
-        lambda x, node, rng: x - targets[node] + noise * rng.standard_normal(90),
-        start=np.zeros(90),
-        fingerprint="quadratic",
+        lambda x, node, rng: x - targets[node] + noise * rng.standard_normal(90), start=np.zeros(90), fingerprint="quadratic"
     )
 
 
@@ -228,10 +226,6 @@ def test_steps_that_send_nothing_count_no_messages_and_the_second_exchange_has_t
     done = dnasa.solve(quadratic(), network, two_exchanges(), steps=9, progress=False)
     assert done.final().messages.tolist() == [3 * 2 * 12]
     assert done.final().bytes.tolist() == [3 * 12 * (3 + 45 + 3 + 90)]
-
-
-def test_the_default_graph_with_moniqua_is_the_changing_one() -> None:
-    assert topology.graphs.default_name(8, channel=compression("moniqua"))[0] == "exact"
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -119,8 +119,7 @@ def test_the_help_names_the_models_and_data_that_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "names"),
-    [("train", {*GRAPHS, *COMPRESSIONS, *BUILT_IN}), ("topology", {*GRAPHS}), ("reproduce", {*FIGURES})],
+    ("command", "names"), [("train", {*GRAPHS, *COMPRESSIONS, *BUILT_IN}), ("topology", {*GRAPHS}), ("reproduce", {*FIGURES})]
 )
 def test_the_help_of_a_command_has_all_names_of_the_registries(command: str, names: set[str]) -> None:
     shown = CliRunner().invoke(cli.app, [command, "--help"], terminal_width=10_000).stdout
@@ -194,6 +193,7 @@ def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> No
         ("train --drop 0.1 --compress sign", "--compress cannot be combined with --drop"),
         ("train --drop 1.5", "drop must be a probability"),
         ("train --problem spike --partition by_label", "--partition belongs to --data"),
+        ("train --problem spike --early-stopping", "belongs to --data"),
         ("train --seed 99999999999999999999", "A seed must be"),
         ("topology complete --nodes 100000", "too many links"),
         ("topology ring --plot /proc/x.png", "Cannot write"),
@@ -218,14 +218,6 @@ def test_wrong_input_gets_one_clear_line_and_exit_code_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert message in refused(words.split(), monkeypatch, capfd)
-
-
-@pytest.mark.parametrize("words", ["--steps -5", "--rule dsgd", "--rule dnasa --eta 0.1"])
-def test_a_wrong_rule_stepsize_or_number_of_steps_is_refused_before_data_is_loaded(
-    words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("dnasa.tasks.sources.make_source", None)
-    refused(["train", *words.split()], monkeypatch, capfd)
 
 
 def test_a_comparison_in_which_everything_diverged_fails() -> None:

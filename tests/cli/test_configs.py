@@ -14,12 +14,10 @@ from test_resume import TRAIN, history, run
     ("words", "graph", "weights"),
     [
         ("train --rule dsgt --eta 0.01", "exact", None),
-        ("train --rule extra --eta 0.01", "ring", None),
         ("train --rule d2 --eta 0.01", "ring", "lazy"),
         ("train --compress sign", "ring", None),
         ("train --weights lazy", "ring", "lazy"),
         ("compare --rules dsgd,dnasa --etas 0.01", "exact", None),
-        ("compare --rules dsgd,kgt --etas 0.01", "ring", None),
         ("compare --rules d2,dnasa --etas 0.01", "ring", "lazy"),
     ],
 )

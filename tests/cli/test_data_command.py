@@ -105,10 +105,7 @@ def test_sites_in_other_units_are_named(tmp_path: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (
-            "train --data x.csv --model gpt --target price",
-            "--target is for tables of your own, and gpt is a model of text",
-        ),
+        ("train --data x.csv --model gpt --target price", "--target is for tables of your own, and gpt is a model of text"),
         ("train --data digits --task regression", "--task is for tables of your own, and digits is known"),
         ("train --problem spike --target y", "--target belongs to --data"),
         ("train --data FILE --target price --task wat", "Unknown task 'wat'"),

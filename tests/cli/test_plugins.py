@@ -67,11 +67,7 @@ def test_graphs_and_compressors_of_a_plugin_are_used_by_name(tmp_path: Path) -> 
     assert shown.returncode == 0, shown.stderr
     assert "wheel" in shown.stdout
     options = "--problem least_squares --nodes 5 --topology wheel --steps 5 --plugin mine.py".split()
-    for words in (
-        ["train", *options],
-        ["compare", *options, "--rules", "dnasa"],
-        ["study", "study.toml", *options[-2:]],
-    ):
+    for words in (["train", *options], ["compare", *options, "--rules", "dnasa"], ["study", "study.toml", *options[-2:]]):
         done = run(*words, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "wheel" in done.stdout
@@ -87,10 +83,7 @@ def test_graphs_and_compressors_of_a_plugin_are_used_by_name(tmp_path: Path) -> 
         ("def", "SyntaxError"),
         ("raise SystemExit(0)", "failed at line 1: SystemExit"),
         ("raise ValueError('two\\nlines')", "ValueError: two lines"),
-        (
-            "import dnasa\ndnasa.rules.rule('dnasa')(print)",
-            "failed at line 2: InputError: 'dnasa' is a built-in rule",
-        ),
+        ("import dnasa\ndnasa.rules.rule('dnasa')(print)", "failed at line 2: InputError: 'dnasa' is a built-in rule"),
         ("\0", "failed"),
     ],
 )

@@ -189,8 +189,6 @@ def test_an_edge_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) ->
     found = compare(SMALL, RING, ["dsgd"], [1e-9, 1e-8], steps=5, extend=True)
     assert found.stepsizes().eta.tolist() == pytest.approx([1e-9, 1e-8, 1e-7, 1e-6])
     assert "--etas gives another" in found.notes()[-1]
-    with pytest.raises(InputError, match="give at least two stepsizes"):
-        compare(SMALL, RING, ["dsgd"], [0.1], steps=5, extend=True)
 
 
 # ---------------------------------------------------------------- schedules per rule
@@ -212,13 +210,9 @@ def test_a_stated_formula_is_the_schedule() -> None:
                         assert schedule(t) == pytest.approx(value, abs=1e-12), (rule, name, t)
 
 
-def test_an_unknown_metric_or_axis_is_refused_at_the_first_evaluation() -> None:
-    with pytest.raises(InputError, match=r"no metric 'accuracy' to compare by. This run has: train_loss, test_loss"):
-        compare(SMALL, RING, ["dnasa"], steps=5, metric="accuracy")
+def test_an_axis_that_the_runs_do_not_have_is_refused_at_the_first_evaluation() -> None:
     with pytest.raises(InputError, match="These runs have no epochs"):
         compare(SMALL, RING, ["dnasa"], steps=5, x="epochs")
-    with pytest.raises(InputError, match="Unknown x 'miles'"):
-        compare(SMALL, RING, ["dnasa"], steps=5, x="miles")
 
 
 # ---------------------------------------------------------------- figures
@@ -262,10 +256,7 @@ def test_rules_that_name_no_schedule_are_compared_with_the_same(schedule: str | 
     found = compare(SMALL, RING, rules, [0.001], steps=3, schedule=schedule, progress=False)
     one = schedule or "diminishing"
     assert found.choice.schedule.tolist() == [one, one, "constant", "linear", "diminishing"]
-    assert found.table().method.tolist() == [
-        *(f"D-SGD ({one})", f"D-Adam ({one})", "D-SGT (constant)"),
-        *("AdaNASA", "D-NASA"),
-    ]
+    assert found.table().method.tolist() == [*(f"D-SGD ({one})", f"D-Adam ({one})", "D-SGT (constant)"), *("AdaNASA", "D-NASA")]
     shown = {line.get_label().split(",")[0] for line in data_lines(found.draw_curves().axes[0])}
     assert shown == set(found.table().method)
 

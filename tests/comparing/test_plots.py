@@ -33,16 +33,6 @@ def labels(figure: Any) -> list[str]:
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-def draw(table: pd.DataFrame, path: Path) -> Any:
-    """Drawn and saved without a warning, since matplotlib only warns of data that it cannot show."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        figure = plots.draw_history(table)
-        plots.save_figure(figure, path)
-    assert path.stat().st_size > 5_000
-    return figure
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -54,12 +44,16 @@ def draw(table: pd.DataFrame, path: Path) -> Any:
 def test_any_values_can_be_drawn_and_saved(values: list[float], tmp_path: Path) -> None:
     """As a single run, and as the mean of several; losses and gradient norms are drawn as the consensus error is."""
     table = pd.concat([history(values, "dsgd"), history(values, seeds=3, first=1)])
-    draw(table.drop(columns=["train_loss", "test_loss", "grad_norm"], errors="ignore"), tmp_path / "history.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # matplotlib only warns of data that it cannot show
+        figure = plots.draw_history(table.drop(columns=["train_loss", "test_loss", "grad_norm"], errors="ignore"))
+        path = plots.save_figure(figure, tmp_path / "history.png")
+    assert path.stat().st_size > 5_000
 
 
-def test_own_metrics_have_panels_of_their_own(tmp_path: Path) -> None:
+def test_own_metrics_have_panels_of_their_own() -> None:
     table = history([3.0, 2.0]).assign(distance=[1.0, 0.5], balance=[-1.0, 1.0], seconds=[0.0, 1.0])
-    figure = draw(table, tmp_path / "history.png")
+    figure = plots.draw_history(table)
     *_, distance, balance = figure.axes
     assert [axis.get_ylabel() for axis in figure.axes[3:]] == ["consensus error", "distance", "balance"]
     assert (distance.get_yscale(), balance.get_yscale()) == ("log", "linear")
@@ -68,9 +62,9 @@ def test_own_metrics_have_panels_of_their_own(tmp_path: Path) -> None:
     assert len(plots.draw_history(history([3.0, 2.0]).assign(**many)).axes) == plots.MAX_PANELS == 8
 
 
-def test_runs_with_the_same_label_have_curves_of_their_own(tmp_path: Path) -> None:
+def test_runs_with_the_same_label_have_curves_of_their_own() -> None:
     table = pd.concat([history([3.0, 2.0], rule="dsgd", run=run, schedule="custom", eta=None) for run in (0, 1)])
-    assert labels(draw(table, tmp_path / "history.png")) == ["D-SGD", "D-SGD, no. 2"]
+    assert labels(plots.draw_history(table)) == ["D-SGD", "D-SGD, no. 2"]
 
 
 def test_the_mean_ends_where_the_first_run_diverged() -> None:
@@ -107,7 +101,7 @@ def test_stepsizes_and_schedules_are_in_the_label() -> None:
     fixed = history([2.0, 1.0], rule="dsgd", schedule="fixed", eta=0.1)
     usual = history([2.0, 1.0], rule="dsgd", eta=0.3)
     assert labels(plots.draw_history(pd.concat([fixed, usual]))) == [
-        *(r"D-SGD (fixed), $\eta$ = 0.1", r"D-SGD (diminishing), $\eta$ = 0.3"),
+        *(r"D-SGD (fixed), $\eta$ = 0.1", r"D-SGD (diminishing), $\eta$ = 0.3")
     ]
 
 

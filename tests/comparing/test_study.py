@@ -25,7 +25,7 @@ from dnasa import Result
 from dnasa.comparing import grid, plots, study, study_file
 from dnasa.comparing.statistics import final
 from dnasa.comparing.study_report import StudyReport
-from dnasa.core import InputError, Interrupted
+from dnasa.core import Interrupted
 from dnasa.rules.registry import BUILT_IN
 
 pytestmark = pytest.mark.xdist_group("study")  # one worker runs the study that most of them read
@@ -65,18 +65,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[SimpleNamespace, Pa
     return run("study", folder / "tiny.toml", "--out", folder / "a", "--latex", "--format", "svg,pdf"), folder / "a"
 
 
-def report_of(study_of: Path, folder: Path) -> StudyReport:
+def report_of(study_of: Path, folder: Path, quick: bool = False) -> StudyReport:
     """Of least squares alone; what is in the folder is not run again."""
-    chosen = study_file.read(study_of, ["least_squares"])
+    chosen = study_file.read(study_of, ["least_squares"], quick)
     return StudyReport(chosen, *study.run(chosen, folder, progress=False, report=lambda line: None))
 
 
 # ---------------------------------------------------------------- a study, its table and its figure
 
 
-def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(
-    whole: tuple[SimpleNamespace, Path],
-) -> None:
+def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(whole: tuple[SimpleNamespace, Path]) -> None:
     done, folder = whole
     assert done.returncode == 0, done.stderr
     assert "[6/6] digits, complete, by_label: " in done.stdout
@@ -115,8 +113,7 @@ def test_a_table_counts_diverged_runs(tmp_path: Path) -> None:
     file = tmp_path / "wild.toml"
     graphs = 'graphs = ["ring", "path", "complete", "star"]\n'
     file.write_text(LEAST + graphs + 'rules = ["dsgd:constant", "dnasa"]\netas = [1e300]\n')
-    chosen = study_file.read(file)
-    report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
+    report = report_of(file, tmp_path / "a")
     assert report.tables()["least_squares"].iloc[0, 1:].unique().tolist() == ["diverged (1 of 1)"]
     assert report.latex().count("diverged (1 of 1)") == 4
     assert report.latex().count(r"\begin{table*}") == 1
@@ -168,12 +165,7 @@ def test_methods_of_all_cells_have_an_average_rank(whole: tuple[SimpleNamespace,
 def test_stepsizes_of_a_rule_and_of_a_problem_take_precedence(tiny: Path) -> None:
     cells = study_file.read(tiny).cells
     grids = {cell.problem: cell.settings["etas"] for cell in cells}
-    assert grids["digits"] | {"dnasa": 0} == {
-        "dsgd": [0.1, 1],
-        "d2": [0.1, 1],
-        "dsgt:constant": [0.01, 0.03, 0.1],
-        "dnasa": 0,
-    }
+    assert grids["digits"] | {"dnasa": 0} == {"dsgd": [0.1, 1], "d2": [0.1, 1], "dsgt:constant": [0.01, 0.03, 0.1], "dnasa": 0}
     assert grids["least_squares"]["dsgd"] == [0.001, 0.003]
     assert grids["least_squares"]["dsgt:constant"] == [0.01, 0.03, 0.1]
 
@@ -186,55 +178,45 @@ def test_a_quick_study_is_smaller_has_its_own_folder_and_says_so(tiny: Path, tmp
     text = (folder / "table.tex").read_text()
     assert (text.count("Method & "), text.count(r"\begin{table}")) == (1, 1)
     assert (folder / "table.csv").exists()
-    chosen = study_file.read(tiny, ["least_squares"], quick=True)
-    report = StudyReport(chosen, *study.run(chosen, folder, progress=False, report=lambda line: None))
-    assert "Quick run" in report.draw().get_suptitle()
+    assert "Quick run" in report_of(tiny, folder, quick=True).draw().get_suptitle()
 
 
 # ---------------------------------------------------------------- continued
 
 
-def test_only_what_is_new_is_run(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def report(folder: Path) -> tuple[pd.DataFrame, list[str]]:
-        lines: list[str] = []
-        chosen = study_file.read(tiny, ["least_squares"])
-        study.check(chosen, folder)
-        return StudyReport(chosen, *study.run(chosen, folder, progress=False, report=lines.append)).numbers(), lines
-
-    whole, _ = report(tmp_path / "a")
+def test_only_what_is_new_is_run_and_other_settings_are_refused(
+    whole: tuple[SimpleNamespace, Path], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(whole[1], tmp_path / "a"))
     solved, original = [], dnasa.solve
 
     def recorded(problem: Any, graph: Any, rules: Any, **options: Any) -> Result:
         solved.append(options["folder"].path)
         return original(problem, graph, rules, **options)
 
+    def again(text: str, *words: str) -> tuple[SimpleNamespace, pd.DataFrame]:
+        tiny.write_text(text)
+        done = run("study", tiny, "--only", "least_squares", "--out", folder, *words)
+        return done, pd.read_csv(folder / "table.csv")
+
     monkeypatch.setattr(grid, "solve", recorded)
-    again, lines = report(tmp_path / "a")
-    pd.testing.assert_frame_equal(again, whole)
-    assert solved == []
-    assert all(line.endswith("from its folder.") for line in lines)
-    tiny.write_text(TINY.replace('"complete"]', '"complete", "path"]'))
-    third, _ = report(tmp_path / "a")
-    assert all("least_squares-path" in path.parts for path in solved)
-    pd.testing.assert_frame_equal(third[third.graph != "path"], again)
-    tiny.write_text(TINY.replace("[0.01, 0.03, 0.1]", "[0.01, 0.03, 0.2]"))
-    with pytest.raises(InputError, match="was run with etas = "):
-        report(tmp_path / "a")
-
-
-def test_a_finished_study_is_read_and_refused_if_its_settings_changed(
-    whole: tuple[SimpleNamespace, Path], tiny: Path, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(whole[1], tmp_path / "a")
-    done = run("study", tiny, "--out", folder, "--log-json")
+    done, first = again(TINY, "--log-json")
     assert done.returncode == 0, done.stderr
     cells = [json.loads(line)["cell"] for line in done.stdout.splitlines()]  # their runs are there already
-    assert sorted(cells) == sorted(path.parent.name for path in folder.glob("*/config.json"))
-    tiny.write_text(TINY.replace("steps = 20", "steps = 30"))
-    done = run("study", tiny, "--out", folder)
-    assert done.returncode == 2
-    assert "least_squares-ring was run with steps = 20, not 30: delete this folder to run it again" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert (cells, solved) == (["least_squares-ring", "least_squares-complete"], [])
+    done, second = again(TINY.replace('"complete"]', '"complete", "path"]'))
+    assert done.stdout.count("from its folder.") == 2
+    assert solved
+    assert all("least_squares-path" in path.parts for path in solved)
+    pd.testing.assert_frame_equal(second[second.graph != "path"], first)
+    steps = "least_squares-ring was run with steps = 20, not 30: delete this folder to run it again"
+    for text, message in (
+        (TINY.replace("steps = 20", "steps = 30"), steps),
+        (TINY.replace("[0.01, 0.03, 0.1]", "[0.01, 0.03, 0.2]"), "was run with etas = "),
+    ):
+        done, _ = again(text)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert message in done.stderr
 
 
 def test_a_cell_is_not_resumed_by_itself(whole: tuple[SimpleNamespace, Path]) -> None:
@@ -259,9 +241,9 @@ problems = ["least_squares", "robust_regression"]
 rules = ["dsgd", "dnasa"]
 etas = [0.001, 0.003]
 nodes = 4
-steps = 400
-evaluate = 100
-checkpoint_every = 50
+steps = 80
+evaluate = 20
+checkpoint_every = 10
 figure = "curves"
 """
 KILL = """
@@ -273,7 +255,7 @@ save = RunFolder.save
 
 def save_and_die(folder, step, *rest):
     save(folder, step, *rest)
-    if folder.path.name == "robust_regression-exact" and step == 150:
+    if folder.path.name == "robust_regression-exact" and step == 30:
         os.kill(os.getpid(), signal.SIGKILL)
 
 RunFolder.save = save_and_die
@@ -291,9 +273,9 @@ def test_a_killed_study_continues_and_ends_as_an_undisturbed_one(tmp_path: Path)
     assert not (tmp_path / "part" / "table.csv").exists()
     done = run("study", file, "--out", tmp_path / "part")
     assert done.returncode == 0, done.stderr
-    assert "least_squares, exact: 6 runs of 400 steps, from its folder." in done.stdout
+    assert "least_squares, exact: 6 runs of 80 steps, from its folder." in done.stdout
     log = (tmp_path / "part" / "robust_regression-exact" / "log.txt").read_text()
-    assert "Resumed from the checkpoint of step 150" in log
+    assert "Resumed from the checkpoint of step 30" in log
     for name in ("table.csv", "curves.csv"):
         assert (tmp_path / "part" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 

@@ -38,10 +38,7 @@ def features(rows: data.Dataset) -> list[str]:
 )
 def test_inputs_are_the_columns_that_are_chosen(tmp_path: Path, options: Any, left: list[str]) -> None:
     table().to_csv(tmp_path / "t.csv", index=False)
-    from_file, from_frame = (
-        data.load(str(tmp_path / "t.csv"), "kind", **options),
-        data.from_frame(table(), "kind", **options),
-    )
+    from_file, from_frame = (data.load(str(tmp_path / "t.csv"), "kind", **options), data.from_frame(table(), "kind", **options))
     plain = data.from_frame(table()[[*left, "kind"]], "kind")
     for rows in (from_file, from_frame):
         assert features(rows) == left

@@ -252,11 +252,7 @@ TABLE = column(str)
         ("numbers.csv", "5.1,3.5,x\n" + "1,2,x\n3,4,y\n" * 5, "must have one name for each column"),
         ("empty.csv", "", "empty.csv is not a table"),
         ("header.csv", "a,kind\n", "no rows below its header"),
-        (
-            "infinite.csv",
-            "a,kind\n" + "1,x\ninf,y\n" * 5,
-            r"Column 'a' has a missing, infinite or enormous value \(row 2\)",
-        ),
+        ("infinite.csv", "a,kind\n" + "1,x\ninf,y\n" * 5, r"Column 'a' has a missing, infinite or enormous value \(row 2\)"),
         ("unlabelled.csv", "a,kind\n" + "1,x\n2,\n" * 5, r"'kind' has rows without a label, first row 2"),
         ("one-word.csv", TABLE.replace("\n50,", "\noops,"), "'a' holds mostly numbers or dates, and 'oops' in row 51"),
         ("iso.csv", column(lambda i: f"2020-{1 + i % 12:02}-01"), "dates, and '2020-01-01' in row 1.*--drop-columns a"),

@@ -49,14 +49,7 @@ def numbers(history: pd.DataFrame) -> pd.DataFrame:
     return history.drop(columns=["run", "seconds"]).reset_index(drop=True)
 
 
-@pytest.mark.parametrize(
-    ("make", "weights"),
-    [
-        (classification, None),
-        (classification, "rows"),
-        (supervised, "rows"),
-    ],
-)
+@pytest.mark.parametrize(("make", "weights"), [(classification, None), (classification, "rows"), (supervised, "rows")])
 def test_a_run_is_that_of_the_partition_of_its_seed(make: Any, weights: Any) -> None:
     together = solve(make(DIVIDED), RING, seed=[0, 2], node_weights=weights, **TRAINED)
     for seed in (0, 2):

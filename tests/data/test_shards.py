@@ -156,10 +156,7 @@ def test_the_nodes_of_a_folder_are_its_files_in_order(tmp_path: Path) -> None:
     [
         (npy(X), "node-0.npz is not an archive"),
         (npz(inputs=X[:, :1], labels=Y), "node-1 does not have the columns of the other sites"),
-        (
-            npz(inputs=np.full((10, 2), np.inf), labels=Y),
-            "node-0.npz: Column '0' has a missing, infinite or enormous value",
-        ),
+        (npz(inputs=np.full((10, 2), np.inf), labels=Y), "node-0.npz: Column '0' has a missing, infinite or enormous value"),
     ],
 )
 def test_a_damaged_shard_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
@@ -195,10 +192,7 @@ def test_columns_are_matched_by_name_in_any_order(tmp_path: Path) -> None:
         (lambda f: f.assign(more=1), "^oslo does not have the columns of .*; missing: none, further: 'more'"),
         (lambda f: f.rename(columns={"age": "Age"}), "^oslo does .*; missing: 'age', further: 'Age'"),
         (lambda f: f.assign(age="old"), "^Column 'age' of oslo holds texts; at bonn it holds numbers: correct"),
-        (
-            lambda f: f.assign(town=range(len(f))),
-            "^Column 'town' of oslo holds numbers; at bonn it holds texts: correct",
-        ),
+        (lambda f: f.assign(town=range(len(f))), "^Column 'town' of oslo holds numbers; at bonn it holds texts: correct"),
     ],
 )
 def test_a_column_that_does_not_fit_is_named_with_its_site(tmp_path: Path, change: Any, words: str) -> None:
@@ -342,11 +336,7 @@ def test_classes_that_a_site_codes_differently_are_refused_with_its_name(tmp_pat
 
 def test_classes_of_the_sites_may_differ_where_nothing_looks_coded_differently(tmp_path: Path) -> None:
     made = [frame.assign(kind=[f"k{(i % 2 + node) % 3}" for i in range(30)]) for node, frame in enumerate(frames((30,) * 3))]
-    assert encoding_of(data.from_shards(write(tmp_path / "d", made), range(3), 3, "kind")[0]).classes == (
-        "k0",
-        "k1",
-        "k2",
-    )
+    assert encoding_of(data.from_shards(write(tmp_path / "d", made), range(3), 3, "kind")[0]).classes == ("k0", "k1", "k2")
     made[2]["kind"] = made[2].kind.replace("k2", "K2 ")
     with pytest.raises(InputError, match=r"node-\d has classes that other sites write with other capitals"):
         data.from_shards(write(tmp_path / "e", made), range(3), 3, "kind")

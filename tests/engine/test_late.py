@@ -1,24 +1,19 @@
-"""Runs without waiting: the simulator, and real nodes in threads, held together by the node that both run."""
+"""Runs without waiting, simulated: `tests/networks/test_late_sites.py` holds real ones to these."""
 
 import heapq
-import queue
-import random
 import signal
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from replaying import Log, Recorded, replay
 
 import dnasa
 from dnasa import problems, topology
 from dnasa.channels.pairs import Offer, Pairs
 from dnasa.clock import with_clock
 from dnasa.core import InputError, Interrupted
-from dnasa.engine.late import Late, Node, run_node
+from dnasa.engine.late import Late, run_node
 from dnasa.networks.simulated import connect
 from dnasa.rules import registry
 from dnasa.runs.snapshots import Sent, Snapshot
@@ -127,85 +122,16 @@ def test_a_node_that_diverges_is_named() -> None:
     assert run.runs.diverged_node.tolist() == [3]
 
 
-# ---------------------------------------------------------------- real
-
-
-class Threads:
-    """Nodes in threads, over links that delay offers; records the order of what happens."""
-
-    def __init__(self, nodes: int):
-        self.boxes: list[queue.Queue[tuple[int, Offer | None]]] = [queue.Queue() for _ in range(nodes)]
-        self.random = random.Random(0)
-        self.log: Log = []
-
-    def send(self, i: int, j: int, offer: Offer | None) -> None:
-        threading.Timer(self.random.uniform(0, 0.01), self.boxes[j].put, [(i, offer)]).start()
-
-
-class Box:
-    """One node's mailbox."""
-
-    def __init__(self, threads: Threads, node: int):
-        self.threads, self.node = threads, node
-
-    def post(self, neighbour: int, offer: Offer) -> None:
-        self.threads.send(self.node, neighbour, offer)
-
-    def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
-        box = self.threads.boxes[self.node]
-        try:
-            found = [box.get(timeout=60) if seconds else box.get_nowait()]
-            while True:
-                found.append(box.get_nowait())
-        except queue.Empty:
-            return found if "found" in locals() else []
-
-
 def gradient_of(point: np.ndarray, node: int, step: int) -> np.ndarray:
     return problem().gradient(point, range(node, node + 1), [0], step)
 
 
-def simulated(steps: int, late: int, rule: str = "dnasa") -> Late:
+def simulated(steps: int, late: int) -> Late:
     graph = topology.ring(5)
     network = with_clock(connect(graph), UNEVEN)
     x = np.zeros((1, 1, 5, 3))
-    made = registry.groups(registry.variants(rule), 5, steps, x, (("x", (3,)),))[0].rule
+    made = registry.groups(registry.variants("dnasa"), 5, steps, x, (("x", (3,)),))[0].rule
     return Late(made, network, Snapshot(made.init(x), {}, Sent()), late, steps, gradient_of)
-
-
-@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
-def test_a_real_run_is_the_simulated_one_with_the_same_order_of_events(rule: str) -> None:
-    steps, late = 60, 2
-    threads = Threads(5)
-    real = simulated(steps, late, rule).nodes
-    for i, node in enumerate(real):
-        weights = {j: pair.weight for j, pair in node.pairs.pairs.items()}
-        node.pairs = Recorded(weights, late, i, threads.log)
-
-    def work(i: int, node: Node) -> None:
-        def gradient(point: np.ndarray, step: int) -> np.ndarray:
-            time.sleep(0.005 if i == 1 else 0.001)
-            return gradient_of(point, i, step)
-
-        run_node(node, gradient, Box(threads, i))
-        for j in topology.ring(5).neighbours(i):
-            threads.send(i, j, None)
-
-    workers = [threading.Thread(target=work, args=pair, daemon=True) for pair in enumerate(real)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(timeout=60)
-    assert not any(worker.is_alive() for worker in workers)
-
-    replayed = simulated(steps, late, rule)
-    replay(replayed, threads.log)
-    assert max(node.pairs.own_steps for node in real) > min(node.pairs.own_steps for node in real)
-    for node, twin in zip(real, replayed.nodes, strict=True):
-        assert node.pairs.own_steps == twin.pairs.own_steps
-        for a, b in zip(node.state, twin.state, strict=True):
-            assert (a == b).all()
-    assert np.mean([node.state.x for node in real], 0) == pytest.approx(TARGETS.mean(0)[None, None, None], abs=1)
 
 
 @pytest.mark.parametrize(("neighbours", "steps"), [({1: 0.5, 4: 0.25}, 1), ({}, 60)])

@@ -24,11 +24,7 @@ def keys() -> Path:
 
 
 def write_sites(
-    folder: Path,
-    count: int,
-    hidden: Collection[str] = (),
-    addresses: Sequence[str] | None = None,
-    names: Sequence[str] = NAMES,
+    folder: Path, count: int, hidden: Collection[str] = (), addresses: Sequence[str] | None = None, names: Sequence[str] = NAMES
 ) -> list[Path]:
     """A file for each of so many sites; those in `hidden` accept no connections."""
     addresses = addresses or [f"127.0.0.1:{free_port()}" for _ in range(count)]

@@ -72,7 +72,6 @@ def accelerate() -> None:
     evaluate_the_mean(accelerator, wrapped, optimizer)
     resume(network, wrapped, optimizer, batches[0])
     refuse_averaged_gradients(accelerator, network, batches[0])
-    refuse_sharded_parameters(network, batches[0])
 
 
 def evaluate_the_mean(accelerator: Any, wrapped: nn.Module, optimizer: Decentralized) -> None:
@@ -129,21 +128,6 @@ def refuse_averaged_gradients(accelerator: Any, network: Network, batch: Any) ->
     with pytest.raises(InputError, match="local_gradients"):
         again.step(closure)
     print("refused averaged gradients", flush=True)
-
-
-def refuse_sharded_parameters(network: Network, batch: Any) -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    net = nn.Sequential(nn.Linear(5, 3), nn.Tanh())
-    optimizer = dnasa.optim.Decentralized(net, network)
-    fully_shard(net, mesh=init_device_mesh("cpu", (2,)))
-    net(batch[0]).sum().backward()
-    with pytest.raises(InputError, match="FSDP"):
-        optimizer.step()
-    with pytest.raises(InputError, match="make them a site"):
-        dnasa.optim.Decentralized(net, network)
-    print("refused sharded parameters", flush=True)
 
 
 def lightning() -> None:

@@ -64,15 +64,7 @@ def launch(engine: str, processes: int, *words: object, cwd: Path | None = None)
 
 FORKS = multiprocessing.get_context("forkserver")  # forks of one process without threads, which has imported torch
 FORKS.set_forkserver_preload(
-    [
-        "torch._dynamo",
-        "dnasa.cli",
-        "dnasa.data",
-        "dnasa.optim",
-        "dnasa.networks.sites",
-        "matplotlib.pyplot",
-        "sklearn.datasets",
-    ]
+    ["torch._dynamo", "dnasa.cli", "dnasa.data", "dnasa.optim", "dnasa.networks.sites", "matplotlib.pyplot", "sklearn.datasets"]
 )
 
 

@@ -66,13 +66,7 @@ def last_step(folder: Path) -> float:
 
 
 def main(
-    sites: str,
-    folder: Path,
-    timeout: float = 10.0,
-    pace: float = 0.0,
-    hang: int = 0,
-    steps: int = 1000,
-    rule: str = "adanasa",
+    sites: str, folder: Path, timeout: float = 10.0, pace: float = 0.0, hang: int = 0, steps: int = 1000, rule: str = "adanasa"
 ) -> None:
     """With `pace`, a step takes at least so many seconds."""
     faulthandler.register(signal.SIGQUIT)

@@ -128,10 +128,7 @@ def training(folder: Path, count: int = 3, hidden: Sequence[str] = ()) -> Iterat
     """Sites that train together, on a machine each."""
     addresses = [f"{address(i)}:7400" for i in range(count)]
     options = {"timeout": TIMEOUT, "pace": 0.02, "steps": 10**6}
-    with (
-        machines(count, folder) as made,
-        SiteProcesses(folder, count, options, hidden, addresses, made.names) as job,
-    ):
+    with machines(count, folder) as made, SiteProcesses(folder, count, options, hidden, addresses, made.names) as job:
         wait_until(lambda: job.train_with(*range(count)))
         yield made, job
 

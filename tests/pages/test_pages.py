@@ -101,8 +101,7 @@ def test_a_page_says_what_failed(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "line"),
-    [("running", "ended without notice"), ("interrupted", "was interrupted"), ("odd", "does not say")],
+    ("state", "line"), [("running", "ended without notice"), ("interrupted", "was interrupted"), ("odd", "does not say")]
 )
 def test_a_page_says_how_an_incomplete_run_continues(state: str, line: str, home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "good", tmp_path / "run")
@@ -154,12 +153,7 @@ def test_rules_of_a_plugin_keep_title_and_color_without_their_code(tmp_path: Pat
     assert "Mine!" in run("report", tmp_path / "run").stdout
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert list(config["rules"]) == ["mine"]
-    for damage in (
-        [["Mine!", 3, None]],
-        {"mine": ["Mine!"]},
-        {"mine": [None, "x", "y"]},
-        {"mine": ["Mine!", "nope", None]},
-    ):
+    for damage in ([["Mine!", 3, None]], {"mine": ["Mine!"]}, {"mine": [None, "x", "y"]}, {"mine": ["Mine!", "nope", None]}):
         (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"rules": damage}))
         assert re.fullmatch("#[0-9a-f]{6}", only(tmp_path / "run")["lines"][-1]["color"])
 

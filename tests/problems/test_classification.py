@@ -120,19 +120,6 @@ def test_training_learns() -> None:
     assert result.final().test_accuracy.item() > 0.7
 
 
-@pytest.mark.parametrize(
-    ("network", "words"),
-    [
-        (lambda: nn.Tanh(), "no parameters to train"),
-        (lambda: nn.Linear(7, 3), r"does not take inputs of shape \(8, 6\)"),
-        (lambda: nn.Linear(6, 2), "Target 2 is out of bounds"),
-    ],
-)
-def test_a_network_that_cannot_work_is_refused_by_name(network: Callable[..., Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        problem(how=lambda *a: network())
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_missing_gpu_is_an_input_error() -> None:
     with pytest.raises(InputError, match="no CUDA device"):

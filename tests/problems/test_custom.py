@@ -70,18 +70,8 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Custom], Callable[..., Any], int, str
         3,
         "At step 2: The batched gradient of nodes 0 to 4",
     ),
-    "from_loss": (
-        lambda f: Custom.from_loss(f, np.zeros(DIM)),
-        node_loss,
-        NODES + 1,
-        "At step 1: The gradient of node 0",
-    ),
-    "loss": (
-        lambda f: Custom(node_gradient, np.zeros(DIM), loss=f),
-        quadratic,
-        NODES + 2,
-        "At step 4: The loss of node 1",
-    ),
+    "from_loss": (lambda f: Custom.from_loss(f, np.zeros(DIM)), node_loss, NODES + 1, "At step 1: The gradient of node 0"),
+    "loss": (lambda f: Custom(node_gradient, np.zeros(DIM), loss=f), quadratic, NODES + 2, "At step 4: The loss of node 1"),
     "full_gradient": (
         lambda f: Custom(node_gradient, np.zeros(DIM), full_gradient=f),
         lambda x, node: x - TARGETS[node],
@@ -138,10 +128,7 @@ def test_batched_gradients_give_the_iterates_of_gradients_node_by_node(rule: str
     options: Any = {"steps": 70, "seed": [0, 3]} | ({} if rule == "dnasa" else {"eta": [0.01, 0.03]})
     one, all_at_once = (
         dnasa.solve(problem, GRAPH, rule, **options).x
-        for problem in (
-            Custom(node_gradient, np.zeros(DIM)),
-            Custom(batched_gradient, np.zeros(DIM), batched=True),
-        )
+        for problem in (Custom(node_gradient, np.zeros(DIM)), Custom(batched_gradient, np.zeros(DIM), batched=True))
     )
     np.testing.assert_allclose(all_at_once, one, rtol=1e-12, atol=1e-14)
 
@@ -267,11 +254,7 @@ def test_the_fingerprint_is_that_of_the_user_or_has_the_names_of_functions_and_t
 @pytest.mark.parametrize(
     ("loss", "batched", "message"),
     [
-        (
-            lambda x, node, rng: x.detach().sum(),
-            False,
-            "loss of node 0 must be a real tensor, computed from x by torch",
-        ),
+        (lambda x, node, rng: x.detach().sum(), False, "loss of node 0 must be a real tensor, computed from x by torch"),
         (lambda x, node, rng: x, False, "loss of node 0 must be a real tensor, .* with a single number"),
         (lambda x, nodes, rngs: x.sum(), True, r"one number for each row of x, \(1, 1, 5\)"),
         (lambda x, node, rng: x.sum() * 1j, False, "must be a real tensor"),

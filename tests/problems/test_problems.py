@@ -259,11 +259,7 @@ def test_optional_members_are_used() -> None:
 
 @pytest.mark.parametrize(
     ("problem", "words"),
-    [
-        (Minimal.gradient, "and <function .* is not"),
-        (None, "and None is not"),
-        (Custom, "and <class .* is not"),
-    ],
+    [(Minimal.gradient, "and <function .* is not"), (None, "and None is not"), (Custom, "and <class .* is not")],
 )
 def test_what_is_no_problem_is_refused(problem: Any, words: str) -> None:
     with pytest.raises(InputError, match=f"must be an object of a subclass of .*{words}"):

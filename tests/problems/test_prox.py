@@ -73,13 +73,7 @@ def test_operators_work_on_all_nodes_and_in_torch(operator: Callable[..., Any]) 
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda: prox.l1(-1),
-        lambda: prox.l1("a"),
-        lambda: prox.box(1, 0),
-        lambda: prox.box(np.nan, 1),
-        lambda: prox.ball(0),
-    ],
+    [lambda: prox.l1(-1), lambda: prox.l1("a"), lambda: prox.box(1, 0), lambda: prox.box(np.nan, 1), lambda: prox.ball(0)],
 )
 def test_impossible_operators_are_refused(make: Callable[..., Any]) -> None:
     with pytest.raises(InputError):
@@ -173,9 +167,7 @@ def test_a_prox_that_returns_something_else_gets_one_line(operator: Callable[...
 
 
 @pytest.mark.parametrize("operator", [prox.l1([1, 2]), prox.box([0], 1), prox.box(0, np.ones(5))])
-def test_an_operator_for_another_number_of_coordinates_is_refused_before_the_first_step(
-    operator: Callable[..., Any],
-) -> None:
+def test_an_operator_for_another_number_of_coordinates_is_refused_before_the_first_step(operator: Callable[..., Any]) -> None:
     problem = Custom(lambda x, node, rng: pytest.fail("a step was taken"), np.ones(DIM), prox=operator)
     with pytest.raises(InputError, match=r"has \d numbers and x has 4: give one number, or one for each coordinate"):
         dnasa.solve(problem, GRAPH, steps=5)

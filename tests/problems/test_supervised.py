@@ -411,12 +411,7 @@ def test_a_model_that_cannot_work_is_refused(model: Any, words: str) -> None:
     ],
 )
 def test_wrong_options_are_refused(change: dict[str, Any], words: str) -> None:
-    options = {
-        "model": lambda: nn.Linear(5, 2),
-        "loss": nn.functional.mse_loss,
-        "data": table(),
-        "shards": [np.arange(30)],
-    }
+    options = {"model": lambda: nn.Linear(5, 2), "loss": nn.functional.mse_loss, "data": table(), "shards": [np.arange(30)]}
     with pytest.raises(InputError, match=words):
         Supervised(**{**options, "batch": 4, **change})
 
@@ -426,6 +421,8 @@ def test_labels_beyond_the_outputs_are_refused() -> None:
     shard = np.flatnonzero(data.labels < 2)  # so that the first batch has none of them
     with pytest.raises(InputError, match="Labels run from 0 to 2, but the model has 2 outputs"):
         Supervised(lambda: resnet(2, 2, (8,)), cross_entropy, data, [shard], batch=2)
+    with pytest.raises(InputError, match="Target 2 is out of bounds"):
+        Supervised(lambda: resnet(2, 2, (8,)), cross_entropy, data, [np.arange(30)], batch=30)
     data.labels[shard[-1]] = -1
     with pytest.raises(InputError, match="Labels run from -1 to 2"):
         Supervised(lambda: resnet(2, 3, (8,)), cross_entropy, data, [shard], batch=2)

@@ -12,7 +12,6 @@ import dnasa
 from dnasa import pages
 from dnasa.cli import app
 from dnasa.comparing import run_table
-from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.runs.history import Evaluation
 from dnasa.tasks.sources import PATIENCE, SourceOptions, make_source
@@ -97,18 +96,6 @@ def test_own_tables_stop_early_by_default_and_nothing_else_does(tmp_path: Path) 
     assert patience_of(tiny, target="y", early_stopping=True) == PATIENCE
     assert patience_of("digits", steps=10_000) is None
     assert patience_of("digits", early_stopping=True) == PATIENCE
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--problem", "least_squares", "--early-stopping"], "belongs to --data"),
-    ],
-)
-def test_wrong_options_are_refused(words: list[str], message: str) -> None:
-    done = CliRunner().invoke(app, ["train", "--steps", "5", *words])
-    assert isinstance(done.exception, InputError)
-    assert message in str(done.exception)
 
 
 def train(*words: object) -> str:

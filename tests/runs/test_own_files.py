@@ -239,14 +239,7 @@ def done(made: Path, tmp_path: Path) -> Path:
 
 
 USERS = [
-    *(
-        "model.py",
-        "table.csv",
-        "checkpoints/best.pt",
-        "extension-mine/x",
-        "alone-1/x",
-        "report.html",
-    ),
+    *("model.py", "table.csv", "checkpoints/best.pt", "extension-mine/x", "alone-1/x", "report.html"),
     *("log.txt", "settings.json", "history.csv", ".probe-1", "notes.txt"),
 ]
 
@@ -382,9 +375,7 @@ def test_two_writers_list_the_files_of_both(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["../outside", "/tmp/outside", "a/../../outside", "", ".", "a//b", "a\\b", "a\0", "\ud800", 3, ["a"]],
-    ids=repr,
+    "name", ["../outside", "/tmp/outside", "a/../../outside", "", ".", "a//b", "a\\b", "a\0", "\ud800", 3, ["a"]], ids=repr
 )
 def test_a_list_that_names_anything_else_than_files_in_its_folder_is_refused(name: Any, done: Path) -> None:
     stored = json.loads((done / "files.json").read_text())

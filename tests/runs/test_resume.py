@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import needs_mpi
-from launching import ENVIRONMENT, MPIRUN, PATIENCE, free_port, has_lines, wait_until
+from launching import ENVIRONMENT, PATIENCE, free_port, has_lines, launch, wait_until
 
 from dnasa import cli, topology
 from dnasa.channels import faulty
@@ -37,12 +37,7 @@ def run(*words: object, cwd: Path | str = ".") -> SimpleNamespace:
     """The command line in this process, which is faster than a subprocess."""
     out, errors = io.StringIO(), io.StringIO()
     cli.running.engine, cli.console.quiet = "simulated", False
-    with (
-        redirect_stdout(out),
-        redirect_stderr(errors),
-        chdir(cwd),
-        mock.patch("sys.argv", ["dnasa", *map(str, words)]),
-    ):
+    with redirect_stdout(out), redirect_stderr(errors), chdir(cwd), mock.patch("sys.argv", ["dnasa", *map(str, words)]):
         code: Any = 0
         try:
             cli.main()
@@ -117,16 +112,9 @@ def test_a_second_sigterm_does_not_keep_a_run_from_writing_its_checkpoint(tmp_pa
 
 
 def fail_at(t: int, folder: Path, **more: Any) -> None:
+    saved: Any = {"folder": folder, "record": Record(checkpoint_every=10)}
     with pytest.raises(Stop):
-        solve(
-            Stopping(t),
-            topology.ring(4),
-            steps=60,
-            evaluate=15,
-            folder=folder,
-            record=Record(checkpoint_every=10),
-            **more,
-        )
+        solve(Stopping(t), topology.ring(4), steps=60, evaluate=15, **saved | more)
 
 
 # ---------------------------------------------------------------- resume
@@ -215,10 +203,7 @@ def test_another_run_is_not_taken_for_the_saved_one(tmp_path: Path) -> None:
         ({"steps": 70}, "steps was 60 and is 70"),
         ({"evaluate": 14}, "evaluate was"),
         ({"start": np.ones(4)}, "start was"),
-        (
-            {"record": Record({"first": lambda x: float(x[0])}, checkpoint_every=10)},
-            r"metrics was \[\] and is \['first'\]",
-        ),
+        ({"record": Record({"first": lambda x: float(x[0])}, checkpoint_every=10)}, r"metrics was \[\] and is \['first'\]"),
         ({"network": connect(topology.ring(4), channel=faulty(drop=0.1))}, "channel was None"),
     ):
         with pytest.raises(InputError, match=message):
@@ -241,29 +226,10 @@ def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path: Path) -> None
     steps += "try: solve(Stopping(int(sys.argv[3])), network, steps=60, evaluate=15, "
     steps += "folder=sys.argv[2], record=Record(checkpoint_every=10), resume=True)\n"
     steps += "except Stop: pass"
-    here = os.path.dirname(__file__)
-    mpi = [*MPIRUN, "-n", "2", sys.executable, "-c", steps, here, str(tmp_path / "a"), "47"]
-    done = subprocess.run(mpi, capture_output=True, text=True, timeout=PATIENCE, env=ENVIRONMENT)
-    assert done.returncode == 0, done.stderr[-1500:]
-    script = tmp_path / "resume.py"
-    script.write_text(steps)
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "4",
-        "--master-port",
-        str(free_port()),
-    ]
-    done = subprocess.run(
-        [*torchrun, str(script), here, str(tmp_path / "a"), "57"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=ENVIRONMENT,
-    )
-    assert done.returncode == 0, done.stderr[-1500:]
+    (tmp_path / "resume.py").write_text(steps)
+    for engine, processes, at in (("mpi", 2, 47), ("torch", 4, 57)):
+        done = launch(engine, processes, tmp_path / "resume.py", os.path.dirname(__file__), tmp_path / "a", at)
+        assert done.returncode == 0, done.stderr[-1500:]
     np.testing.assert_allclose(small(tmp_path / "a", resume=True).x, small().x, rtol=0, atol=1e-12)
     log = (tmp_path / "a" / "log.txt").read_text()
     assert re.findall(r"Resumed from the checkpoint of step (\d+)", log) == ["30", "40", "50"]
@@ -283,29 +249,19 @@ def test_torchrun_restarts_from_the_newest_checkpoint(tmp_path: Path) -> None:
         "    return original(self, x, nodes, seeds, t)\n"
         "LeastSquares.gradient = gradient; cli.main()"
     )
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2"]
-    words = [*TRAIN, "--timeout", "60", "--checkpoint-every", "50", "--out", str(tmp_path / "a")]
-    done = subprocess.run(
-        [*torchrun, "--master-port", str(free_port()), str(script), *words],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=ENVIRONMENT,
-    )
+    words = [*TRAIN, "--timeout", "60", "--checkpoint-every", "50", "--out", tmp_path / "a"]
+    done = launch("torch", 2, "--max-restarts", 2, script, *words)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "Resumed from the checkpoint of step 150." in (tmp_path / "a" / "log.txt").read_text()
     assert run(*TRAIN, "--out", tmp_path / "uninterrupted").returncode == 0
     np.testing.assert_allclose(Result.load(tmp_path / "a").x, Result.load(tmp_path / "uninterrupted").x, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("job", "code"), [("one", 0), ("two", 2), ("none", 2)])
-def test_a_torchrun_job_continues_its_own_run_only(job: str, code: int, tmp_path: Path, monkeypatch: Any) -> None:
-    words = [*TRAIN, "--engine", "simulated", "--out", tmp_path / "a"]
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
-    assert run(*words).returncode == 0
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", job)
-    again = run(*words)
-    assert (again.returncode, "holds a run already" in again.stderr) == (code, code == 2)
+def test_a_torchrun_job_continues_its_own_run_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for job, code in (("one", 0), ("one", 0), ("two", 2), ("none", 2)):
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", job)
+        done = run(*TRAIN, "--engine", "simulated", "--out", tmp_path / "a")
+        assert (done.returncode, "holds a run already" in done.stderr) == (code, code == 2)
 
 
 @pytest.mark.long

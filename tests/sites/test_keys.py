@@ -117,10 +117,7 @@ def test_a_site_does_not_outlive_its_authority(folder: Path) -> None:
 
 def test_certificates_say_what_they_are_for(folder: Path) -> None:
     authority, site = load(folder / "authority.crt"), load(folder / "berlin" / "site.crt")
-    for certificate, ca, uses in (
-        (authority, True, {"key_cert_sign", "crl_sign"}),
-        (site, False, {"digital_signature"}),
-    ):
+    for certificate, ca, uses in ((authority, True, {"key_cert_sign", "crl_sign"}), (site, False, {"digital_signature"})):
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage)
         assert constraints.critical
@@ -139,11 +136,7 @@ def test_revoking_adds_to_the_list_and_updates_the_bundles(folder: Path) -> None
     keys.revoke(folder, "paris")
     assert keys.revoke(folder, "paris") == [folder / "revoked.pem", folder / "berlin" / "revoked.pem"]
     keys.make_site(folder, "paris")  # a new certificate: the old one stays revoked
-    assert [(each.site, each.revoked) for each in keys.issued(folder)] == [
-        ("berlin", False),
-        ("paris", True),
-        ("paris", False),
-    ]
+    assert [(each.site, each.revoked) for each in keys.issued(folder)] == [("berlin", False), ("paris", True), ("paris", False)]
     keys.revoke(folder, "berlin")
     data = (folder / "revoked.pem").read_bytes()
     crl = x509.load_pem_x509_crl(data)

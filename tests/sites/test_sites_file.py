@@ -91,17 +91,7 @@ MISTAKES = {
     "rome needs an address with a port from 1 to 65535": with_line("rome = 'x'"),
     **{
         f"rome needs an address with .*, not {re.escape(repr(wrong))}": with_line(f"rome = {wrong!r}")
-        for wrong in (
-            "x:0",
-            "x:65536",
-            "x:٣",
-            7400,
-            "x:",
-            "2001:db8::8:7400",
-            "[2001:db8::x]:7400",
-            ":7400",
-            "a..b:7400",
-        )
+        for wrong in ("x:0", "x:65536", "x:٣", 7400, "x:", "2001:db8::8:7400", "[2001:db8::x]:7400", ":7400", "a..b:7400")
     },
     "listen needs an address with a port": "listen = ''" + GOOD,
     "rome and oslo have the same address, x:1": with_line("rome = 'x:1'\noslo = 'x:1'"),

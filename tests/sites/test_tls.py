@@ -69,15 +69,7 @@ def test_connections_use_tls_1_3_and_none_resumes_another(folder: Path) -> None:
     assert all(isinstance(end, OSError) for end in connect(server, old))
 
 
-STRANGERS = [
-    "another authority",
-    "self-signed",
-    "expired",
-    "not yet valid",
-    "signed by a site",
-    "no certificate",
-    "good",
-]
+STRANGERS = ["another authority", "self-signed", "expired", "not yet valid", "signed by a site", "no certificate", "good"]
 
 
 @pytest.mark.parametrize("kind", STRANGERS)

@@ -115,12 +115,7 @@ def test_the_file_of_a_network_is_stored_as_an_absolute_path_and_announced(own: 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [
-        (rows(7), "mlp:64"),
-        (rows(1, 28, 28), "lenet"),
-        (rows(1, 28, 28, classes=12), "resnet"),
-        (rows(3, 8, 8), "resnet"),
-    ],
+    [(rows(7), "mlp:64"), (rows(1, 28, 28), "lenet"), (rows(1, 28, 28, classes=12), "resnet"), (rows(3, 8, 8), "resnet")],
 )
 def test_data_has_a_default_network(given: Dataset, expected: str) -> None:
     assert models.default(given) == expected

@@ -110,31 +110,27 @@ def test_push_sum_weighs_an_x_that_is_mixed_in_a_later_exchange() -> None:
 UNBALANCED = topology.from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (0, 3)]))
 
 
-@pytest.mark.parametrize("graph", [topology.directed_ring(5), UNBALANCED], ids=["ring", "unbalanced"])
 @pytest.mark.parametrize("name", RULES)
-def test_every_rule_runs_on_a_directed_graph_or_its_refusal_has_a_remedy_that_works(name: str, graph: Topology) -> None:
+def test_every_rule_runs_on_a_directed_graph_or_its_refusal_has_a_remedy_that_works(name: str) -> None:
     problem = Custom(
-        lambda x, nodes, rngs: x - nodes[:, None] / 2,
-        np.full(4, 9.0),
-        batched=True,
-        full_gradient=lambda x, i: x - i / 2,
+        lambda x, nodes, rngs: x - nodes[:, None] / 2, np.full(4, 9.0), batched=True, full_gradient=lambda x, i: x - i / 2
     )
     method, options = RULES[name], dict[str, Any](eta=0.1) if RULES[name].needs_eta else {}
 
     def check(rule: str | Rule, **options: Any) -> None:
-        found = dnasa.solve(problem, graph, rule, steps=400, evaluate=400, **options).history.grad_norm
+        found = dnasa.solve(problem, UNBALANCED, rule, steps=400, evaluate=400, **options).history.grad_norm
         assert found.iloc[-1] < 0.2 * found.iloc[0]
 
     if name in ("sgp", "push_dsgt"):
         return check(f"{name}:constant", **options)
     with pytest.raises(InputError, match=f"Rule '{name}' needs an undirected graph.*sgp or push_dsgt") as error:
-        dnasa.solve(problem, graph, name, steps=10, **options)
+        dnasa.solve(problem, UNBALANCED, name, steps=10, **options)
     variant = variants(name, list(options.values()), "constant" if "constant" in method.schedules else None)[0]
     rule = make(method, schedules_of(variant, 5, 400), problem.layout)
     if "rules.push_sum(rule)" in str(error.value):
         return check(push_sum(rule))
     with pytest.raises(InputError):
-        dnasa.solve(problem, graph, push_sum(rule), steps=10)
+        dnasa.solve(problem, UNBALANCED, push_sum(rule), steps=10)
 
 
 def test_push_dsgt_is_exact_where_the_graph_is_not_balanced() -> None:

@@ -383,10 +383,7 @@ def test_the_report_shows_the_tests_without_the_data(
     shown = capsys.readouterr().out
     for setting in ("model", "parameters", "batch", "seed"):
         assert re.search(rf"│ {setting} +│ \S+", shown)
-    words = {
-        "classification": ["true / predicted", "recall", "precision"],
-        "regression": ["RMSE"],
-    }[task]
+    words = {"classification": ["true / predicted", "recall", "precision"], "regression": ["RMSE"]}[task]
     for word in words:
         assert word in shown
 
