@@ -247,7 +247,7 @@ def test_only_adapters_are_sent_and_frozen_weights_keep_their_bits() -> None:
         return sum(size for sending, (_, size) in network.processes.traffic.sent.items() if sending.kind != "text")
 
     adapters = 4 * 11  # bytes
-    each = 3 * 2 * 3 * adapters + adapters  # x, y and m to two neighbors in three steps, and the mean
+    each = 3 * 2 * (3 * adapters + 16) + adapters  # x, y, m and A, which is aligned, to two neighbors in three steps; the mean
     assert run_threads(RING, work) == [each + 4 * adapters, each, each, each]  # the first sends where all start
 
 
