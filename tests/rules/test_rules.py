@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from itertools import product
 from math import gcd, sqrt
 from typing import Any
@@ -24,6 +25,7 @@ from dnasa.engine.steppers import Sequential, first_snapshot
 from dnasa.networks import simulated
 from dnasa.problems import LeastSquares
 from dnasa.rules import registry, schedules
+from dnasa.rules.adanasa import is_hidden
 from dnasa.rules.demuon import direction
 from dnasa.rules.registry import Variant, VariantGroup, groups, variants
 from dnasa.rules.weight_decay import with_weight_decay
@@ -292,10 +294,15 @@ def test_what_must_be_zero_on_average_stays_so_and_is_restored_for_the_nodes_tha
     assert n == 1 or np.abs(balance(state)[: n - 1].mean(-2)).max() > 1e-6  # there was something to restore
 
 
-@pytest.mark.parametrize(("rows", "every"), [(256, 1), (300, 2)])
-def test_adanasa_orthogonalizes_hidden_matrices_and_learns_its_radius_from_a_sample(rows: int, every: int) -> None:
-    W, shape, steps = topology.ring(3), (rows, 556 - rows), default_schedules("adanasa", 3)
-    shapes = (("hidden", shape), ("embedding", (256, 1)), ("bias", (1000,)))
+@pytest.mark.parametrize(("shape", "every"), [((20, 160), 1), ((60, 20), 2)])
+def test_adanasa_orthogonalizes_hidden_matrices_and_learns_its_radius_from_a_sample(
+    shape: tuple[int, int], every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[int, ...]] = [(256, 2048), (768, 768), (256, 2049), (255, 255), (64, 64, 3, 3), (768,)]
+    assert [is_hidden(each) for each in found] == [True] * 2 + [False] * 4
+    monkeypatch.setattr(import_module("dnasa.rules.adanasa"), "SHORTEST", 20)
+    W, steps = topology.ring(3), default_schedules("adanasa", 3)
+    shapes = (("hidden", shape), ("embedding", (20, 161)), ("bias", (20_000,)))
     d = size(shapes)
     start = np.random.default_rng(0).standard_normal(d)
 
