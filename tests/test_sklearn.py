@@ -72,6 +72,7 @@ def test_weight_decay_shrinks_the_weights(kind: Any) -> None:
     assert norms[1] < 0.9 * norms[0]
 
 
+@pytest.mark.long
 def test_estimators_work_in_pipelines_searches_and_cross_validation() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     groups = np.arange(len(X)) % 4

@@ -67,6 +67,7 @@ def test_printed_text_fits_the_column_in_7_or_8_points_and_nothing_overlaps(name
     assert all(edge.contains(*corner) for box in boxes.values() for corner in (box.min, box.max))
 
 
+@pytest.mark.long
 def test_text_remains_text_in_embedded_fonts() -> None:
     with style.context("paper"):
         pdf, svg = (plots.rendered(figure_of(SIX[:2]), kind) for kind in ("pdf", "svg"))

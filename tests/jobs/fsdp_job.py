@@ -22,7 +22,7 @@ from dnasa.optim import Decentralized
 from dnasa.optim.flat import local
 from dnasa.rules.weight_decay import with_weight_decay
 
-import_module("dnasa.rules.adanasa").SHORTEST = 64  # so that a small matrix is a hidden one
+vars(import_module("dnasa.rules.adanasa"))["SHORTEST"] = 64  # so that a small matrix is a hidden one
 SITES, STEPS, SAVED, ROWS, DECAY = 2, 12, 6, 12, 0.01
 RULES: dict[str, Any] = {
     "adanasa": {"steps": STEPS, "weight_decay": DECAY},

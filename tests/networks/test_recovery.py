@@ -248,7 +248,7 @@ def test_a_site_lost_before_the_first_step_of_solve_ends_the_run_with_one_line(t
 
 
 @pytest.mark.filterwarnings("ignore:After step")
-@pytest.mark.parametrize("late", [None, 2])
+@pytest.mark.parametrize("late", [pytest.param(None, marks=pytest.mark.long), 2])
 def test_another_process_of_a_lost_site_joins_solve(tmp_path: Path, late: int | None) -> None:
     processes = processes_of(tmp_path, 3)
     lost, lost_at = processes[2], threading.Event()

@@ -18,6 +18,7 @@ def check_end(job: SiteProcesses, count: int) -> None:
     assert len({report["accuracy"] for report in reports}) == 1
 
 
+@pytest.mark.long
 def test_the_first_site_is_killed_and_started_again(tmp_path: Path) -> None:
     with SiteProcesses(tmp_path, 3, {"pace": 0.02}) as job:
         wait_until(lambda: job.train_with(0, 1, 2))

@@ -127,6 +127,7 @@ def test_a_saved_part_of_a_model_is_as_large_as_the_part(tmp_path: Path) -> None
     assert (tmp_path / "x.pt").stat().st_size < 10_000
 
 
+@pytest.mark.long
 def test_transformers_saves_and_loads_a_tied_gpt2(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'dnasa[frameworks]'")
     size = {"vocab_size": 8, "n_positions": 4, "n_embd": 4, "n_layer": 1, "n_head": 1}
