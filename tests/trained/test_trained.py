@@ -409,7 +409,7 @@ def test_a_damaged_evaluation_gets_one_clear_line(change: dict[str, Any], home: 
 # ---------------------------------------------------------------- export, processes
 
 
-@pytest.mark.parametrize("task", ["regression", "own"])
+@pytest.mark.parametrize("task", [pytest.param("regression", marks=pytest.mark.long), "own"])
 def test_the_exported_model_predicts_what_ours_predicts(
     task: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
