@@ -26,7 +26,7 @@ from dnasa.runs.folder import RunFolder
 from dnasa.runs.result import Result
 
 quick = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

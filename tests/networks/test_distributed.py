@@ -144,9 +144,8 @@ def test_each_process_reads_the_files_of_its_own_nodes_only(tmp_path: Path) -> N
     assert read.stdout.strip() == "['node-1.npz', 'test.npz']"
 
 
-@pytest.mark.parametrize(
-    ("engine", "target"), [pytest.param("mpi", "kind", marks=needs_mpi), pytest.param("torch", "size", marks=LONG)]
-)
+@LONG
+@pytest.mark.parametrize(("engine", "target"), [pytest.param("mpi", "kind", marks=needs_mpi), ("torch", "size")])
 def test_shards_of_any_size_train_alike_simulated_and_for_real(engine: str, target: str, tmp_path: Path) -> None:
     """Nodes with other sizes, means, categories, classes and orders of columns, no common test rows; and a regression."""
     made = frames((8, 40, 30))
