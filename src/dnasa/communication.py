@@ -34,11 +34,12 @@ class Multiply(Protocol):
             payloads: What this process's nodes send.
         """
 
-    def scatter(self, parts: Array) -> Array:
-        """Send `parts[..., i, j, :]` of each node i here to node j. Returns what each was sent by all nodes, in the same shape.
+    def scatter(self, parts: Array, decode: Callable[[Array], Array]) -> Array:
+        """Send `parts[..., i, j, :]` of each node i here to node j. Returns what each was sent by all nodes, decoded.
 
         Args:
             parts: What this process's nodes send, `(..., k, n, w)`.
+            decode: Decodes the last axis.
         """
 
     def __call__(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from thread_network import run_threads
+from thread_network import ThreadTransport, run_threads
 
 import dnasa
 from dnasa import topology
@@ -86,7 +86,14 @@ def test_nodes_agree_and_nothing_is_lost_whatever_the_values(
         y, expected = x + change, kept + change.mean(0)
 
 
-def test_processes_have_the_simulators_iterates_and_send_what_is_counted() -> None:
+def test_processes_have_the_simulators_iterates_check_what_arrives_and_send_what_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inspected: list[str] = []
+    monkeypatch.setattr(
+        ThreadTransport, "inspect", lambda self, peer, arrived, own: inspected.extend(str(a.dtype) for a in (*arrived, *own))
+    )
+
     def gradient(x: Array, node: int, rng: Any) -> Array:
         return x - node + rng.standard_normal(x.shape)
 
@@ -99,6 +106,7 @@ def test_processes_have_the_simulators_iterates_and_send_what_is_counted() -> No
     expected = run(simulated.connect(graph, channel=channel))
     for done in run_threads(graph, run, 2, channel):
         np.testing.assert_allclose(done.x, expected.x, rtol=0, atol=1e-12)
+    assert {*inspected} == {"float64"}  # numbers, not the bytes they came in
     assert np.ptp(expected.x, axis=0).max() == 0
     per_exchange = 2 * 2 * 3 * 4000 * 1.5 / 8  # x and y of 4 nodes, each (n - 1) / n of the numbers up and down
     assert expected.final().bytes.item() == pytest.approx(10 * per_exchange, rel=0.15)

@@ -62,17 +62,20 @@ def averaged(y: Array, anchor: Array, rest: Array, multiply: Multiply, bits: int
     parts = in_parts(tensor(y) - tensor(anchor) + tensor(rest), nodes)  # (..., k, n, part)
     own = (..., torch.arange(len(multiply.rows)), torch.tensor(multiply.rows), slice(None))  # what each node here averages
 
-    def scattered(payload: Tensor) -> Tensor:
-        return tensor(multiply.scatter(same_library(payload, y)))
+    def scattered(payload: Tensor, bits: int) -> Tensor:
+        def decoded(arrived: Array) -> Array:
+            return same_library(decode(tensor(arrived), parts, bits), y)
+
+        return tensor(multiply.scatter(same_library(payload, y), decoded))
 
     payload = encode(parts, upward)
     left = decode(payload, parts, upward).neg_().add_(parts)
-    everyone = decode(scattered(payload), parts, upward)
+    everyone = scattered(payload, upward)
     everyone[own] = parts[own]
     mean = everyone.mean(-2)
     payload = encode(mean, downward)
     left[own] = nodes * (mean - decode(payload, mean, downward))
-    result = decode(scattered(payload[..., None, :].expand(*payload.shape[:-1], nodes, -1)), parts, downward)
+    result = scattered(payload[..., None, :].expand(*payload.shape[:-1], nodes, -1), downward)
     change, left = (joined.flatten(-2)[..., :width].contiguous() for joined in (result, left))
     return anchor + same_library(change, y), same_library(left, y)
 

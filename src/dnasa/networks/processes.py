@@ -248,16 +248,20 @@ class Multiplier:
         messages = [message for stack in stacks for message in stack]
         return [(weights, tuple(m[..., nodes, :] for m in messages)) for nodes, weights in self.turns]
 
-    def scatter(self, parts: Array) -> Array:
+    def scatter(self, parts: Array, decode: Callable[[Array], Array]) -> Array:
         data = parts.cpu() if on_gpu(parts) and not self.transport.carries_cuda else parts
         receives, sends = self._parts_of_others(data)
         for peer, buffer in sends:
             buffer[...] = data[..., self.shares[peer].start : self.shares[peer].stop, :]
             self.traffic.add("exchange", self.transport.nodes[peer].start, described([buffer]), buffer.nbytes)
         self.transport.finish(self.transport.start(receives, sends))
-        blocks = dict(receives) | {self.transport.rank: data[..., self.rows.start : self.rows.stop, :]}
-        arrived = concatenate([blocks[peer].swapaxes(-3, -2) for peer in range(len(blocks))], -2)
-        return arrived.to(parts.device) if on_gpu(parts) else arrived
+        own = decode(parts[..., self.rows.start : self.rows.stop, :].swapaxes(-3, -2))
+        blocks = {self.transport.rank: own}
+        for peer, buffer in receives:
+            arrived = buffer.swapaxes(-3, -2)
+            blocks[peer] = decode(arrived.to(parts.device) if on_gpu(parts) else arrived)
+            self.transport.inspect(peer, [blocks[peer]], [own])
+        return concatenate([blocks[peer] for peer in range(len(blocks))], -2)
 
     def _parts_of_others(self, parts: Array) -> tuple[list[Message], list[Message]]:
         """Memory for the parts that come from each other process, and for those that go there; the same at every step."""

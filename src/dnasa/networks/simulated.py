@@ -97,8 +97,8 @@ class Multiplier:
         arrays = payloads if decode is None else tuple(d(p) for d, p in zip(decode, payloads, strict=True))
         return self.product(arrays) if weights is None else product(dense_if_small(weights))(arrays)
 
-    def scatter(self, parts: Array) -> Array:
-        return parts.swapaxes(-3, -2)
+    def scatter(self, parts: Array, decode: Callable[[Array], Array]) -> Array:
+        return decode(parts.swapaxes(-3, -2))
 
     def neighbours(self, payloads: Messages) -> list[tuple[Array, Messages]]:
         return [(weights, tuple(p[..., nodes, :] for p in payloads)) for nodes, weights in self.turns]
