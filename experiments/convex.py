@@ -1,6 +1,6 @@
 """Steps to a relative error on ten smooth problems with full gradients: the default of `solve`, and tuned rules.
 
-python experiments/convex.py     # ten minutes on one core; a table for each graph, to 1e-3 or to the error given
+python experiments/convex.py     # a table for each graph, to 1e-3 or to the error given
 """
 
 import sys

@@ -122,9 +122,10 @@ class ProcessNetwork:
         self.shares = consecutive([len(block) for block in self.transport.nodes])  # rows of W
         self.rows = self.shares[self.transport.rank]
         self.multipliers: dict[int, Multiplier] = {}
-        add = self.transport.all_reduce() if self.channel is None and suits_all_reduce(self.topology, None) else None
+        suited = suits_all_reduce(self.topology, self.channel)
+        add = self.transport.all_reduce() if suited and self.channel is None else None
         self.average = None if add is None else partial(self._mean, add=add)
-        self.all_reduces = add is not None or (self.channel is not None and suits_all_reduce(self.topology, self.channel))
+        self.all_reduces = suited and (add is not None or self.channel is not None)
 
     def network(self) -> Network:
         return Network(
