@@ -37,11 +37,11 @@ test-quick: setup ## run the tests of rules, graphs and messages, below a minute
 test-long: setup ## run the tests that take minutes
 	$(BIN)/pytest -n 2 -m long
 
-coverage: setup ## run the tests and print how much of each folder of src they execute
+coverage: setup ## run the tests and print how much of each file of src they execute
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -n 3
 	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage json --quiet -o - | $(BIN)/python tests/jobs/coverage_by_folder.py
+	$(BIN)/coverage report --skip-covered
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff format --check .

@@ -2,11 +2,13 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.custom
 
-30 nodes on a ring, a new sample for every node and step: D-NASA on robust regression with d = 10, and D-SGT with a box in the
+30 nodes on a ring (or `NODES=8`),
+a new sample for every node and step: D-NASA on robust regression with d = 10, and D-SGT with a box in the
 plane, where a step has little to compute. Each pair of loops runs in turns, several times; the ratio is that of the shortest
 times. A loop by hand has one generator for all nodes, no evaluation and no checks.
 """
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +19,8 @@ import torch
 import dnasa
 from dnasa.problems import Custom
 
-NODES, DIM, STEPS, ROUNDS = 30, 10, 1000, 7
+NODES = int(os.environ.get("NODES", "30"))
+DIM, STEPS, ROUNDS = 10, 1000, 7
 THETA = np.random.default_rng(0).normal(size=(NODES, DIM))
 THETA_TORCH = torch.from_numpy(THETA)
 GRAPH = dnasa.topology.ring(NODES)

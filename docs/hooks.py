@@ -21,9 +21,13 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 
+from dnasa import topology
+from dnasa.comparing import budgets, study_file
+from dnasa.comparing.study_report import StudyReport
 from dnasa.core import Messages, Needs, leaves
 from dnasa.engine import simulate
 from dnasa.rules import RULES, registry
+from dnasa.topology.weights import laplacian, lazy
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -31,6 +35,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "examples/privacy-assessment.md": "privacy-assessment.md",
     "experiments/README.md": "experiments.md",
 }
 PLAIN = ("CITATION.cff", "LICENSE")
@@ -69,6 +74,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
     if here == "methods.md":
         for place, made in (("the table of methods is", methods_table()), ("the equations are", equations())):
             markdown = markdown.replace(f"<!-- {place} made from the rules -->", made)
+    if here == "graphs.md":
+        for place, made in (("weights", weights_table()), ("graphs", graphs_table())):
+            markdown = markdown.replace(f"<!-- the table of {place} is made from the code -->", made)
+    if here == "leaderboard.md":
+        markdown = markdown.replace("<!-- the leaderboard is made from results/leaderboard -->", leaderboard())
     if here == "how-it-works.md":
         code = "\n\n".join(inspect.getsource(part) for part in (simulate.simulate, simulate.next_state))
         markdown = markdown.replace("<!-- the reference is shown here -->", f"```python\n{code}```")
@@ -109,6 +119,41 @@ def methods_table() -> str:
         anchor = re.sub(r"[^\w\- ]", "", method.title.lower()).replace(" ", "-")
         rows.append((f"`{name}`", f"[{method.title}](#{anchor})", "yes" if method.needs_eta else "none", *facts(name)))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def leaderboard() -> str:
+    """Average ranks at equal bytes and equal seconds, of all results that are stored."""
+    rows = budgets.read(ROOT / "results/leaderboard")
+    study = study_file.read(ROOT / "experiments/leaderboard.toml", more_rules=rows.rule)
+    board = StudyReport(study, budgets.by_place(rows, study.cells), []).board()
+    cells = [[f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row] for row in board.itertuples(index=False)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in ([*board], ["---"] * len([*board]), *cells))
+
+
+def weights_table() -> str:
+    """The weights by name, with rho on three graphs of 8 nodes."""
+    rows: list[tuple[str, ...]] = [("weights", "W", "rho: path", "ring", "star"), ("---",) * 5]
+    for name, weights in (topology.WEIGHTS | {"lazy": lazy(laplacian)}).items():
+        rhos = [f"{topology.make(graph, 8, name).rho:.3f}" for graph in ("path", "ring", "star")]
+        rows.append((f"`{name}`", first_sentence(weights if name != "lazy" else lazy), *rhos))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def graphs_table() -> str:
+    """The graphs by name: what a node sends, and rho, of 8 nodes."""
+    rows: list[tuple[str, ...]] = [("graph", "edges", "messages of a node", "rho, 8 nodes", "default weights"), ("---",) * 5]
+    for name, make in topology.TOPOLOGIES.items():
+        graph = make(8)
+        sent = f"{graph.messages * graph.rounds / 8:g}" + (f" in {graph.rounds} rounds" if graph.rounds > 1 else "")
+        rho = f"{graph.rho:.3f}" + (f" after {graph.period} rounds" if graph.period > 1 else "")
+        own = {"ring": "1/3", "exact": "1/2 for each of two partners"}
+        default = "equal shares" if graph.directed else own.get(name, "laplacian")
+        rows.append((f"`{name}`", first_sentence(make), sent, rho, default))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def first_sentence(function: Any) -> str:
+    return (inspect.getdoc(function) or "").partition("\n")[0]
 
 
 def facts(name: str, period: int = 20, d: int = 40_000) -> tuple[str, ...]:
@@ -160,7 +205,7 @@ def site_path(path: str) -> str:
     """Where a file of the repository is on the site."""
     if path == "examples":
         return "examples.md"
-    if path.startswith("examples/"):
+    if path.startswith("examples/") and path.endswith(".py"):
         return path.replace(".py", ".md")
     return PAGES.get(path, path.removeprefix("docs/").replace(".ipynb", ".md"))
 

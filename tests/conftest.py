@@ -16,9 +16,10 @@ import pytest
 import typer.main
 from launching import MPIRUN
 
-from dnasa import rules, topology
+from dnasa import topology
 from dnasa.communication import Network
 from dnasa.core import Array, Messages, Rule, State
+from dnasa.rules import registry
 from dnasa.topology import Topology
 
 needs_mpi = pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun beside this Python")
@@ -78,7 +79,7 @@ ETAS = {  # stepsizes of rules that need another than 0.02, for small problems w
 
 
 def eta_of(rule: str) -> float | None:
-    return ETAS.get(rule, 0.02) if rules.RULES[rule].needs_eta else None
+    return ETAS.get(rule, 0.02) if registry.find(rule).needs_eta else None
 
 
 def pairwise(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:

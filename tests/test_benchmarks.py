@@ -27,6 +27,7 @@ print(*codecs.packing(300, 1), *codecs.exchanges(codecs.simulated.connect, 300, 
 SMALL = {  # what runs, and what it prints
     "custom": ("print(*(custom.compare(name, 5, 1) for name in custom.CASES), 'ms')", "ms"),
     "update": ("print(*update.measure(10, 'cpu', calls=1, name='adanasa'))", "copy sequential fused"),
+    "attacks": ("attacks.main(runs=24, steps=3)", "private: error of a row"),
     "codecs": (CODECS, "moniqua:4 without the extension"),
     "optimizer_gpu": (OPTIMIZER, "copy step kernel plain send zero_grad"),
     "growth": ("print(*growth.measure('runs', 2))", "size seconds peak held"),

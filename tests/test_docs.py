@@ -8,6 +8,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
+from math import sqrt
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -84,13 +85,16 @@ LONG = pytest.mark.long
 @pytest.mark.parametrize("page", [pytest.param(p, marks=LONG if p == "tutorial-compare" else ()) for p in PROGRAMS])
 def test_the_python_and_the_commands_of_a_page_form_a_program(page: str, tmp_path: Path) -> None:
     found = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / f"docs/{page}.md").read_text(), re.S | re.M)
-    program = ["from dnasa.cli import app"]
+    program = ["import subprocess, sys\nfrom dnasa.cli import app"]
     for language, code in found:
-        if code.startswith("# my_net.py"):
-            (tmp_path / "my_net.py").write_text(code)
+        if named := re.match(r"# (my_net.py|recode.toml)$", code, re.M):
+            (tmp_path / named[1]).write_text(code)
         whole = code.replace("\\\n", " ").splitlines()
-        lines = [line.split("#")[0].split() for line in whole if line.startswith("dnasa ")]
-        commands = [f"app({words[1:]}, standalone_mode=False)" for words in lines]
+        lines = [line.split("#")[0].split() for line in whole if line.startswith(("dnasa ", "python examples/"))]
+        calls = {"dnasa": "app({}, standalone_mode=False)", "python": "subprocess.run([sys.executable, *{}], check=True)"}
+        commands = [
+            calls[word].format([part.replace("examples", str(ROOT / "examples")) for part in rest]) for word, *rest in lines
+        ]
         program += {"python": [code], "": commands}.get(language, [])
     (tmp_path / "page.py").write_text("\n".join(program))
     done = run_script("page.py", cwd=tmp_path)
@@ -235,8 +239,16 @@ def test_the_reference_has_every_public_name(source: Any) -> None:
 
 # Packages whose public functions and methods document every parameter.
 PACKAGES = [
-    *("dnasa", "dnasa.channels", "dnasa.comparing", "dnasa.core", "dnasa.data", "dnasa.networks"),
-    *("dnasa.optim", "dnasa.comparing.plots", "dnasa.problems", "dnasa.problems.prox", "dnasa.reproduce", "dnasa.rules"),
+    *("dnasa", "dnasa.channels", "dnasa.comparing", "dnasa.core", "dnasa.data", "dnasa.inference"),
+    *(
+        "dnasa.networks",
+        "dnasa.optim",
+        "dnasa.comparing.plots",
+        "dnasa.problems",
+        "dnasa.problems.prox",
+        "dnasa.reproduce",
+        "dnasa.rules",
+    ),
     *("dnasa.sklearn", "dnasa.topology", "dnasa.trained"),
 ]
 
@@ -278,7 +290,16 @@ def test_every_public_function_documents_its_arguments(package: str) -> None:
     assert wrong == {}
 
 
-# ---------------------------------------------------------------- the page of methods
+# ---------------------------------------------------------------- the leaderboard and the page of methods
+
+
+def test_the_leaderboard_has_every_rule_for_undirected_graphs_and_noise() -> None:
+    hooks: Any = SimpleNamespace(**runpy.run_path(str(ROOT / "docs/hooks.py")))
+    header, _, *rows = hooks.leaderboard().splitlines()
+    assert header == "| method | bytes | cluster | internet | all | best or tied of 54 | points to the best |"
+    shown = {row.split(" | ")[0].removeprefix("| ").partition(" (")[0] for row in rows}
+    assert shown == {registry.RULES[name].title for name in registry.BUILT_IN - {"sgp", "push_dsgt", "adgt"}}
+    assert (ROOT / "docs/leaderboard.md").read_text().count("<!-- the leaderboard is made from results/leaderboard -->") == 1
 
 
 def test_the_page_of_methods_has_every_rule() -> None:
@@ -295,3 +316,14 @@ def test_the_page_of_methods_has_every_rule() -> None:
     page = (ROOT / "docs/methods.md").read_text()
     for place in ("the table of methods is", "the equations are"):
         assert page.count(f"<!-- {place} made from the rules -->") == 1
+
+
+def test_the_page_of_methods_has_the_weights_of_moving_averages() -> None:
+    page = (ROOT / "docs/methods.md").read_text()
+    words = r"D-NASA (min\(.+?\)\)), 0 at t = 0, with `fixed` (min\(.+?\)\)); D-ASAGT (min\(.+?\)\)\)) \|"
+    (formulas,) = re.findall(words, page)
+    known = schedules.diminishing(8)[1], schedules.fixed(8, 100)[1], schedules.averaging(8)
+    for formula, schedule in zip(formulas, known, strict=True):
+        for t in (1, 5, 8, 20, 90):
+            assert eval(formula, {"min": min, "sqrt": sqrt}, {"n": 8, "t": t, "T": 100}) == pytest.approx(schedule(t))
+    assert known[0](0) == 0

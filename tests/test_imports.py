@@ -28,7 +28,7 @@ LEVELS = [
     ["networks", "problems"],
     ["runs"],
     ["engine"],
-    ["optim", "tasks"],
+    ["inference", "optim", "tasks"],
     ["trained"],
     ["comparing"],
     ["pages", "reproduce", "sklearn"],
@@ -134,7 +134,7 @@ def test_no_two_files_import_each_other() -> None:
     ],
 )
 def test_a_start_loads_nothing_heavy(start: str, also: str) -> None:
-    heavy = "torch scipy networkx pandas matplotlib sklearn ssl cryptography importlib.metadata numpy.random "
+    heavy = "torch scipy networkx pandas matplotlib sklearn statsmodels ssl cryptography importlib.metadata numpy.random "
     heavy += f"dnasa.engine dnasa.data {also}"
     code = f"import sys, numpy; before = {{*sys.modules}}; {start}; print({{*{heavy.split()}}} & ({{*sys.modules}} - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -59,9 +59,7 @@ def _links(content: Mapping[str, Any], nodes: int) -> Links:
         links = Links.model_validate(plain)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(
-            f"{first['loc'][0]}: {first['msg']}. Links have compute (seconds per gradient), bandwidth (Mbit/s), latency (ms)."
-        ) from error
+        raise InputError(f"{first['loc'][0]}: {first['msg']}. Links have compute, bandwidth and latency.") from error
     for name in ("compute", "bandwidth"):
         value = getattr(links, name)
         if isinstance(value, list) and len(value) != nodes:

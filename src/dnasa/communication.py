@@ -42,6 +42,13 @@ class Multiply(Protocol):
             decode: Decodes the last axis.
         """
 
+    def mask(self, codes: Any) -> None:
+        """Add masks that cancel in the sum over all nodes, where numbers leave this process.
+
+        Args:
+            codes: A NumPy array of integers, which is changed.
+        """
+
     def __call__(
         self, payloads: Messages, decode: "Sequence[Callable[[Array], Array]] | None" = None, weights: Any = None
     ) -> Messages: ...
@@ -62,7 +69,10 @@ class Channel(NamedTuple):
             the wire; None: those of its numbers.
         fixed_graph: Whether the memory is valid for one W only.
         symmetric: Whether W must be symmetric.
+        fades: Whether the memory of a message shrinks as the message does (`Rule.fading`).
         averages: Whether the exchange gives all nodes the average of all, as on the complete graph, the only one it suits.
+        private: Whether nobody but their owner may see a node's numbers: all that leaves a process is added up with masks.
+        only_sums: Whether others learn the sums of messages over all nodes, and no counts beside them.
     """
 
     init: Callable[[Array], tuple[Array, ...]]
@@ -71,7 +81,10 @@ class Channel(NamedTuple):
     size: Callable[[Array, int, int], float] | None = None
     fixed_graph: bool = False
     symmetric: bool = False
+    fades: bool = False
     averages: bool = False
+    private: bool = False
+    only_sums: bool = False
 
     @property
     def name(self) -> str:
@@ -124,7 +137,6 @@ class Processes:
         sum_shards: The sum over these processes; it may overwrite its argument.
         membership: What changes when processes come and go.
         own_folders: Whether each process keeps the run in a folder of its own, as sites do; otherwise the first does for all.
-        mailbox: Makes the mailbox of a run without waiting, for the one node of this process; None: it waits.
     """
 
     local_nodes: range = None  # type: ignore[assignment]
@@ -141,7 +153,6 @@ class Processes:
     sum_shards: Callable[[Array], Array] = lambda a: a
     membership: Membership = Membership()
     own_folders: bool = False
-    mailbox: Callable[[], Any] | None = None
 
     def mean_of_shards(self, a: Array) -> Array:
         return self.sum_shards(a / self.shards)
@@ -165,9 +176,7 @@ class Processes:
         except Exception as error:
             if rank == self.rank:
                 raise
-            raise RunError(
-                f"{self.name_of(rank)} is at fault: its text cannot be read ({type(error).__name__}). This process stops."
-            ) from error
+            raise RunError(f"{self.name_of(rank)} is at fault: its text cannot be read. This process stops.") from error
 
 
 @dataclass(frozen=True)
@@ -256,6 +265,11 @@ class Network:
     def site(self) -> str:
         """The name of this site; empty if processes have none. Numbers change when sites leave and join, names do not."""
         return self.processes.names[self.local_nodes[0]] if self.processes.names else ""
+
+    @property
+    def private(self) -> bool:
+        """Whether others see sums over all nodes only."""
+        return self.settings.channel is not None and self.settings.channel.private
 
     @property
     def simulated(self) -> bool:

@@ -25,11 +25,6 @@ __all__ = [
     "Schedule",
     "State",
     "assign",
-    "leaves",
-    "no_prox",
-    "size",
-    "slices",
-    "with_x",
     "zeros",
 ]
 
@@ -88,20 +83,12 @@ class Exchange(NamedTuple):
 
 
 def size(layout: Layout) -> int:
-    """The number of parameters.
-
-    Args:
-        layout: The names and shapes of the parts of x.
-    """
+    """The number of parameters."""
     return sum(prod(shape) for _, shape in layout)
 
 
 def slices(layout: Layout) -> list[slice]:
-    """Where each part is in x.
-
-    Args:
-        layout: The names and shapes of the parts of x.
-    """
+    """Where each part is in x."""
     ends = accumulate(prod(shape) for _, shape in layout)
     return [slice(end - prod(shape), end) for (_, shape), end in zip(layout, ends, strict=True)]
 
@@ -130,12 +117,7 @@ class Needs(NamedTuple):
 
 
 def no_prox(x: Array, step: Any) -> Array:
-    """The proximal operator of h = 0.
-
-    Args:
-        x: The points.
-        step: Not used.
-    """
+    """The proximal operator of h = 0."""
     return x
 
 
@@ -153,9 +135,13 @@ class Rule(NamedTuple):
         restart: `restart(state)` is applied when nodes left or joined; by default the rule restarts at x.
         estimate: `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
         needs: What the rule needs of W.
+        fading: `fading(t)` says for each message of step t how much is left in it of what it was at the last exchange; by
+            default all of it. Error feedback shrinks by that factor.
         form: A form that the engine has a fast path for (`rules.forms.declare`).
         stepsize: `stepsize(state, t)` is the factor of the direction in which x moves, for weight decay; by default there is
             none. Leave it out if the state has other iterates than x.
+        only_sums: Whether, where all nodes get the exact average in each step, what they get depends on sums of their gradients
+            alone, so that they can share the noise of differential privacy.
     """
 
     init: Callable[[Array], State]
@@ -168,8 +154,10 @@ class Rule(NamedTuple):
     restart: Callable[[State], State] | None = None
     estimate: Callable[[State], Array | None] | None = None
     needs: Needs = Needs()
+    fading: Callable[[int], tuple[float, ...]] | None = None
     form: Any = None
     stepsize: Callable[[State, int], Any] | None = None
+    only_sums: bool = False
 
     @property
     def can_overlap(self) -> bool:
@@ -221,12 +209,7 @@ def zeros(state: Callable[..., State]) -> Callable[[Array], State]:
 
 
 def leaves(state: State, prefix: str = "") -> dict[str, Array]:
-    """All arrays of a state by name, in order; those of nested tuples as `outer.inner`.
-
-    Args:
-        state: The rule's state.
-        prefix: Put before every name.
-    """
+    """All arrays of a state by name, in order; those of nested tuples as `outer.inner`."""
     names = getattr(state, "_fields", range(len(state)))
     out: dict[str, Array] = {}
     for name, part in zip(names, state, strict=True):
@@ -245,11 +228,6 @@ def rebuilt(state: State, arrays: dict[str, Array], prefix: str = "") -> State:
 
 
 def with_x(state: State, x: Array) -> State:
-    """The state with another x, its first array.
-
-    Args:
-        state: The rule's state.
-        x: The new iterates.
-    """
+    """The state with another x, its first array."""
     arrays = leaves(state)
     return rebuilt(state, arrays | {next(iter(arrays)): x})

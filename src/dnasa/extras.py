@@ -8,14 +8,15 @@ from dnasa.core import InputError
 
 EXTRAS = {  # the module: the name of its package, and the extra that installs it
     "cryptography": ("cryptography", "sites"),
+    "dp_accounting": ("dp-accounting", "private"),
     "matplotlib": ("matplotlib", "plot"),
     "onnx": ("onnx", "onnx"),
     "onnxruntime": ("onnxruntime", "onnx"),
     "onnxscript": ("onnxscript", "onnx"),
     "PIL": ("Pillow", "data"),
-    "prometheus_client": ("prometheus_client", "sites"),
     "pyarrow": ("pyarrow", "parquet"),
     "sklearn": ("scikit-learn", "data"),
+    "statsmodels": ("statsmodels", "data"),
     "tokenizers": ("tokenizers", "text"),
     "torch": ("torch", "torch"),
 }

@@ -18,17 +18,26 @@ from dnasa.rules.registry import DEFAULT_RULE, example
 from dnasa.runs.history import Record
 
 with needed_by("dnasa.sklearn"):
+    from scipy.sparse import issparse
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_regressor
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+    from sklearn.utils.validation import (
+        _check_sample_weight,
+        check_consistent_length,
+        check_is_fitted,
+        column_or_1d,
+        validate_data,
+    )
 
     from dnasa.problems.supervised import Supervised
-    from dnasa.tasks.sources import PATIENCE, worth_stopping_early
+    from dnasa.tasks.sources import PATIENCE, too_short_to_stop
     from dnasa.tasks.tasks import on_shards
     from dnasa.trained import TrainedModel
 
 __all__ = ["DecentralizedClassifier", "DecentralizedRegressor"]
+COPIES = 32  # of a row of mean weight, among which a step draws: weights are rounded to this fraction
+INPUTS: Any = {"dtype": np.float64, "accept_sparse": "csr", "ensure_all_finite": "allow-nan"}
 
 
 @dataclass(repr=False, eq=False)
@@ -46,22 +55,28 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
     weight_decay: float = 0.0
     early_stopping: bool | str = "auto"
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Train on these rows.
 
         Args:
-            X: The inputs, `(rows, features)`.
+            X: The inputs, `(rows, features)`, dense or sparse; NaN is a missing value.
             y: The class or the target of each row.
             groups: Rows of the same group belong to the same node. By default rows are divided among `nodes` nodes at random.
+            sample_weight: How much each row counts in training and validation, rounded to 1/32 of the mean.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=is_regressor(self))
+        X, y = validate_data(self, X, y, **INPUTS, y_numeric=is_regressor(self))
+        X = X.toarray() if issparse(X) else X
         labels, encoding = self._labels(X, y)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        shards = self._shards(X, groups, seed)
+        shards, node_weights = self._shards(X, groups, seed), None
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+            shards = [shard for shard in shards if sample_weight[shard].any()]
+            node_weights = [sample_weight[shard].mean() for shard in shards]
         self.nodes_ = len(shards)
-        inputs = encoding.scaled(X)
+        inputs = encoding.transform(X)
         rows = Dataset("X", inputs, labels, inputs[:1], labels[:1], encoding=encoding)
-        problem, stops_early = self._problem(rows, shards)
+        problem, stops_early = self._problem(rows, shards, sample_weight)
         name, weights = self.topology, None
         if name is None:
             name, weights = topology.graphs.default_name(self.nodes_, [example(self.rule)])
@@ -74,6 +89,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
             eta=self.eta,
             seed=seed,
             weight_decay=self.weight_decay,
+            node_weights=node_weights,
             evaluate=None if stops_early else self.steps,
             record=Record(patience=PATIENCE) if stops_early else Record(),
             progress=False,
@@ -86,14 +102,16 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         self.model_ = TrainedModel(network.double(), encoding)  # so that a row's result does not depend on the others
         return self
 
-    def _problem(self, rows: Dataset, shards: list[np.ndarray]) -> tuple[Supervised, bool]:
+    def _problem(self, rows: Dataset, shards: list[np.ndarray], sample_weight: Any) -> tuple[Supervised, bool]:
         """What is minimized, and whether it has rows to stop early by."""
         stops_early = choose("early_stopping", str(self.early_stopping), {"auto": "auto", "True": True, "False": False})
         if stops_early == "auto":
-            stops_early = worth_stopping_early([len(shard) for shard in shards], self.steps * self.batch)
+            stops_early = not too_short_to_stop([len(shard) for shard in shards], self.steps * self.batch)
         validation: list[np.ndarray] = []
         if stops_early:
             shards, validation = hold_out_of_each(shards)
+        if sample_weight is not None:
+            shards, validation = ([repeated(part, sample_weight[part]) for part in parts] for parts in (shards, validation))
         class_weight = getattr(self, "class_weight", None)
         options: Any = {"model": self.model, "class_weight": class_weight, "validation": validation}
         return on_shards(rows, shards, self.batch, train_metrics=not stops_early, **options), bool(stops_early)
@@ -108,15 +126,26 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
 
     def _encoding(self, X: np.ndarray, task: str, **more: Any) -> Encoding:
         names = getattr(self, "feature_names_in_", range(X.shape[1]))
-        features = tuple(Feature(str(name), "number") for name in names)
-        mean, deviation = X.mean(0), X.std(0)
+        missing = np.isnan(X)
+        known = np.where(missing, 0, X).sum(0) / np.maximum((~missing).sum(0), 1)
+        fills = [float(mean) if some else None for mean, some in zip(known, missing.any(0), strict=True)]
+        features = tuple(Feature(str(name), "number", fill) for name, fill in zip(names, fills, strict=True))
+        width = len(features) + int(missing.any(0).sum())
+        plain = Encoding(task, features, (width,), "y", **more)
+        encoded = plain.encode(X) if missing.any() else X
+        mean, deviation = encoded.mean(0, dtype=np.float64), encoded.std(0, dtype=np.float64)
         deviation[deviation == 0] = 1
-        return Encoding(task, features, (X.shape[1],), "y", mean=mean, scale=deviation, **more)
+        return plain._replace(mean=mean, scale=deviation)
 
     def _outputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        rows = validate_data(self, X, reset=False, dtype=np.float64)
-        return self.model_.outputs(self.model_.encoding.scaled(rows))
+        rows = validate_data(self, X, reset=False, **INPUTS)
+        return self.model_.outputs(self.model_.encoding.transform(rows.toarray() if issparse(rows) else rows))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.sparse = True
+        return tags
 
 
 class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[misc]
@@ -196,3 +225,9 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         """
         outputs = self._outputs(X)
         return self.model_.probabilities(outputs)
+
+
+def repeated(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The rows, each as often as its weight demands."""
+    places = (np.arange(COPIES * len(rows)) + 0.5) / (COPIES * len(rows))
+    return rows[np.searchsorted(np.cumsum(weights) / weights.sum(), places)]

@@ -162,10 +162,10 @@ RIGHT = Codec(lambda a, t: a, lambda p, like, t: p, lambda a: 8 * a.shape[-1], "
     [
         ({"decode": lambda p, like, t: p[..., :-1]}, "does not decode what it encoded"),
         ({"decode": lambda p, like, t: p.astype(np.float32)}, "does not decode what it encoded"),
-        ({"decode": lambda p, like, t: -p}, "nearer than zeros"),
-        ({"decode": lambda p, like, t: p * np.nan}, "nearer than zeros"),
+        ({"decode": lambda p, like, t: -p}, "does not decode"),
+        ({"decode": lambda p, like, t: p * np.nan}, "does not decode"),
         ({"encode": lambda a: a}, "^At step 0: Codec 'mine' raised TypeError"),
-        ({"row_bytes": lambda a: 300}, "row_bytes, 300, are not those of a row that encode returns, 2400"),
+        ({"row_bytes": lambda a: 300}, "row_bytes is 300, not 2400"),
     ],
 )
 def test_a_codec_that_does_not_fit_is_refused(functions: Any, words: str) -> None:
@@ -184,7 +184,7 @@ def test_a_codec_that_does_not_fit_is_refused(functions: Any, words: str) -> Non
         ("topk:x", "Compression is such as topk:0.01, sign or sign,gamma=0.2; not 'topk:x'"),
         ("topk", "Compression is such as topk:0.01"),
         ("zip", "Unknown compression 'zip'. Choose from: bfloat16, float16, feedback, moniqua, topk, sign"),
-        ("moniqua:8,4,", "such as moniqua:8,4,8/8; not '8,4,'"),
+        ("moniqua:8,4,", "moniqua:8 or moniqua:8,4,8/8; not '8,4,'"),
         ("sign:3", "Compression is such as topk:0.01"),
         ("sign,gamma=2", "gamma must be a number above 0 and at most 1, not 2"),
     ],

@@ -1,18 +1,15 @@
-"""The average of all nodes in a few bits: against a literal twin, and that nothing is lost."""
+"""The average of all nodes in a few bits: against a literal twin."""
 
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from thread_network import ThreadTransport, run_threads
 
 import dnasa
 from dnasa import topology
 from dnasa.channels import exchange, feedback
-from dnasa.communication import Memory
 from dnasa.core import Array, InputError
 from dnasa.networks import simulated
 from dnasa.problems import Custom
@@ -21,16 +18,16 @@ LEVELS = {1: 1.596, 2: 0.9957, 4: 0.3352}
 
 
 def rounded(a: Array, bits: int) -> Array:
-    """Blocks of 256 numbers, each with its scale in bfloat16, of which a float32 has the upper half."""
+    """Blocks of 1024 numbers, each with its scale in bfloat16, of which a float32 has the upper half."""
     out = np.empty_like(a)
-    for first in range(0, len(a), 256):
-        block = a[first : first + 256]
-        padded = np.concatenate([block, np.zeros(256 - len(block))])
+    for first in range(0, len(a), 1024):
+        block = a[first : first + 1024]
+        padded = np.concatenate([block, np.zeros(1024 - len(block))])
         scale = LEVELS[bits] * np.sqrt((padded**2).mean()) if bits < 8 else np.abs(block).max() / 127
         whole = int(np.float32(scale).view(np.uint32))
         scale = float(np.uint32((whole + 0x7FFF + (whole >> 16 & 1)) & 0xFFFF0000).view(np.float32))
         half = 2 ** (bits - 1)
-        out[first : first + 256] = (np.clip(np.floor(block / (scale or 1)), -half, half - 1) + 0.5) * scale
+        out[first : first + 1024] = (np.clip(np.floor(block / (scale or 1)), -half, half - 1) + 0.5) * scale
     return out
 
 
@@ -50,40 +47,14 @@ def twin(y: Array, anchor: Array, rest: Array, up: int, down: int) -> tuple[Arra
 @pytest.mark.parametrize("bits", LEVELS)
 def test_an_exchange_is_that_of_the_twin(bits: int) -> None:
     rng, network = np.random.default_rng(0), simulated.connect(topology.complete(3), channel=feedback(bits))
-    y, memory = rng.standard_normal((3, 1000)), tuple[Any, ...]()
+    y, memory = rng.standard_normal((3, 4000)), tuple[Any, ...]()
     anchor = rest = 0 * y
-    for t in range(4):
-        anchor, rest = twin(y, anchor, rest, *((1, bits) if t else (8, 8)))
-        (x,), memory = exchange(network, memory, (y,), t)
+    for t, left in enumerate((1.0, 1.0, 0.5, 0.3)):
+        anchor, rest = twin(y, left * anchor, left * rest, *((1, bits) if t else (8, 8)))
+        (x,), memory = exchange(network, memory, (y,), t, fading=(left,))
         np.testing.assert_allclose(x, anchor, rtol=0, atol=1e-12)
         np.testing.assert_allclose(memory[0][1], rest, rtol=0, atol=1e-12)
         y = x + 0.1 * rng.standard_normal(y.shape)
-
-
-@given(
-    seed=st.integers(0, 999),
-    size=st.floats(-15, 15),
-    spread=st.floats(0, 5),
-    nodes=st.integers(1, 6),
-    width=st.integers(16, 300),
-)
-@settings(max_examples=25, deadline=None)
-def test_nodes_agree_and_nothing_is_lost_whatever_the_values(
-    seed: int, size: float, spread: float, nodes: int, width: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    network = simulated.connect(topology.complete(nodes), channel=feedback(2))
-    y = 10**size * np.exp(spread * rng.standard_normal((nodes, width))) * rng.standard_normal((nodes, width))
-    memory: Memory = ()
-    expected = y.mean(0)
-    for t in range(3):
-        (x, short), memory = exchange(network, memory, (y, y[:, :1]), t)
-        np.testing.assert_allclose(short, y[:, :1] * 0 + y[:, 0].mean(), rtol=1e-12)
-        np.testing.assert_array_equal(x, np.broadcast_to(x[0], x.shape))
-        kept = x.mean(0) + memory[0][1].mean(0)
-        np.testing.assert_allclose(kept, expected, rtol=0, atol=1e-10 * (1e-300 + np.abs(y).max()))
-        change = 10**size * rng.standard_normal(y.shape)
-        y, expected = x + change, kept + change.mean(0)
 
 
 def test_processes_have_the_simulators_iterates_check_what_arrives_and_send_what_is_counted(
@@ -108,8 +79,8 @@ def test_processes_have_the_simulators_iterates_check_what_arrives_and_send_what
         np.testing.assert_allclose(done.x, expected.x, rtol=0, atol=1e-12)
     assert {*inspected} == {"float64"}  # numbers, not the bytes they came in
     assert np.ptp(expected.x, axis=0).max() == 0
-    per_exchange = 2 * 2 * 3 * 4000 * 1.5 / 8  # x and y of 4 nodes, each (n - 1) / n of the numbers up and down
-    assert expected.final().bytes.item() == pytest.approx(10 * per_exchange, rel=0.15)
+    per_message = 2 * 3 * 4000 * 1.5 / 8  # of 4 nodes, each (n - 1) / n of the numbers up and down
+    assert expected.final().bytes.item() == pytest.approx(15 * per_message, rel=0.2)  # y 10 times, x 5 times
 
 
 def test_it_needs_the_complete_graph_and_one_two_or_four_bits() -> None:

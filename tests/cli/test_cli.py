@@ -24,7 +24,7 @@ from dnasa.data import DATASETS
 from dnasa.reproduce import FIGURES
 from dnasa.rules.registry import BUILT_IN
 from dnasa.tasks import models
-from dnasa.topology.graphs import BUILT_IN as GRAPHS
+from dnasa.topology import TOPOLOGIES
 
 
 def start(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -119,7 +119,8 @@ def test_the_help_names_the_models_and_data_that_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "names"), [("train", {*GRAPHS, *COMPRESSIONS, *BUILT_IN}), ("topology", {*GRAPHS}), ("reproduce", {*FIGURES})]
+    ("command", "names"),
+    [("train", {*TOPOLOGIES, *COMPRESSIONS, *BUILT_IN}), ("topology", {*TOPOLOGIES}), ("reproduce", {*FIGURES})],
 )
 def test_the_help_of_a_command_has_all_names_of_the_registries(command: str, names: set[str]) -> None:
     shown = CliRunner().invoke(cli.app, [command, "--help"], terminal_width=10_000).stdout
@@ -131,7 +132,7 @@ def test_train_has_few_options_with_the_basic_ones_first() -> None:
 
     root: Any = get_command(cli.app)
     panels = [option.rich_help_panel for option in root.commands["train"].params]
-    assert len(panels) <= 45
+    assert len(panels) <= 51
     assert panels[0] == "Options"
     assert len([1 for one, two in pairwise(panels) if one != two]) + 1 == len({*panels})
 
@@ -157,7 +158,7 @@ def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> No
     ("words", "message"),
     [
         ("train --topology directed_ring", "Rule 'dnasa' needs an undirected graph, and directed_ring is directed."),
-        ("train --weights-by size", "Unknown value of --weights-by 'size'. Choose from: rows."),
+        ("train --weights-by size", "Unknown value of --weights-by 'size'. Choose from: rows, nodes."),
         ("train --problem least_squares --weights-by rows", "--weights-by belongs to --data"),
         ("train --topology rng", "Unknown topology 'rng'. Choose from: ring"),
         ("train --nodes 0", "at least one node"),
@@ -181,7 +182,8 @@ def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> No
         ("train --problem wat", "Unknown problem 'wat'"),
         ("train --dtype int8", "Unknown dtype"),
         ("train --device tpu", "Unknown device"),
-        ("train --partition wat", "Unknown partition 'wat'"),
+        ("train --partition wat --data nowhere.csv", "Unknown partition 'wat'"),
+        ("train --class-weight wat --data nowhere.csv", "Unknown class weight 'wat'"),
         ("train --data nowhere.csv --target y", "no file"),
         ("data wat", "Unknown data 'wat'"),
         ("train --problem spike --data digits", "--data and --problem cannot be combined"),
@@ -203,6 +205,7 @@ def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> No
         ("train --nodes 5000", "cannot be shared"),
         ("train --out /proc/no", "Cannot write"),
         ("compare --etas 1,x", "numbers separated by commas"),
+        ("compare --rules dsgd --etas 1,dadam=2", "names the rule 'dadam', which is not compared"),
         ("compare --seeds 0", "--seeds must be a positive"),
         ("compare --rules d2,dnasa --topology ring --steps 5", "lazy"),
         ("train --shard-dir .", "has no data: add node-0.csv"),
@@ -217,6 +220,23 @@ def test_wrong_input_gets_one_clear_line_and_exit_code_2(
     words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    assert message in refused(words.split(), monkeypatch, capfd)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train --evaluate 0", "evaluate must be a positive whole number"),
+        ("train --weight-decay -1", "weight_decay, unless it is 0, must be a positive number"),
+        ("train --checkpoint-every 5", "Checkpoints need a folder"),
+        ("train --rule adanasa --schedule diminishing", "Unknown schedule for adanasa 'diminishing'"),
+        ("compare --rules adanasa --schedule diminishing", "No rule uses the schedule diminishing"),
+    ],
+)
+def test_mistakes_are_found_before_data_is_read(
+    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dnasa.data.load", lambda *args, **options: pytest.fail("data was read"))
     assert message in refused(words.split(), monkeypatch, capfd)
 
 

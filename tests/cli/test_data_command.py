@@ -68,7 +68,7 @@ def test_the_nodes_files_are_compared(tmp_path: Path, run: Run) -> None:
     folder = write(tmp_path / "clinics", frames())
     code, out, err = run("data", "--shard-dir", folder, "--target", "kind")
     assert code == 0, err
-    assert "51 for training, 12 for testing, of all nodes" in out
+    assert "76 for training, 19 for testing, of all nodes" in out
     assert "site k0 k1 k2 total" in out
     assert run("data", "digits", "--shard-dir", folder)[0] == 2
 
@@ -87,7 +87,7 @@ def test_a_process_among_several_does_not_count_the_nodes_by_its_own_files(
 
 def test_sites_in_other_units_are_named(tmp_path: Path, run: Run) -> None:
     frame = patients(np.random.default_rng(0), 700)
-    made = {"bonn": frame[:20], "oslo": frame[20:220].assign(age=frame.age * 88), "rome": frame[220:]}
+    made = {"bonn": frame[:25], "oslo": frame[25:225].assign(age=frame.age * 88), "rome": frame[225:]}
     options = ["--shard-dir", sites(tmp_path / "d", made), "--nodes", 3, "--target", "kind"]
     for command in (
         ["data"],
@@ -109,7 +109,7 @@ def test_sites_in_other_units_are_named(tmp_path: Path, run: Run) -> None:
         ("train --data digits --task regression", "--task is for tables of your own, and digits is known"),
         ("train --problem spike --target y", "--target belongs to --data"),
         ("train --data FILE --target price --task wat", "Unknown task 'wat'"),
-        ("train --data FILE --target street --task regression", "holds text: a regression needs numbers"),
+        ("train --data FILE --target street --task regression", "holds text or has --labels: a regression needs numbers"),
         ("train --data FILE --target price --partition by_label", "no class to divide them by"),
     ],
 )

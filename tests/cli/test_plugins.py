@@ -27,7 +27,7 @@ TRAIN = "train --problem least_squares --nodes 4 --steps 30 --evaluate 10 --rule
 GRAPH = """
 import networkx as nx
 from dnasa import topology
-topology.register("wheel", nx.wheel_graph)
+topology.TOPOLOGIES["wheel"] = lambda n, weights: topology.from_networkx(nx.wheel_graph(n), weights, "wheel")
 """
 
 
@@ -71,14 +71,14 @@ def test_graphs_and_compressors_of_a_plugin_are_used_by_name(tmp_path: Path) -> 
         done = run(*words, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "wheel" in done.stdout
-        assert words[0] == "study" or "wheel (rho = 0.400)" in done.stdout
+        assert words[0] == "study" or "wheel (rho = 0.4)" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("code", "message"),
     [
         (None, "There is no plugin file"),
-        ("x = 1", "adds nothing: it must use @dnasa.rules.rule or dnasa.topology.register"),
+        ("x = 1", "adds nothing: it must use @dnasa.rules.rule, or add to dnasa.topology.TOPOLOGIES"),
         ("\n1 / 0", "failed at line 2: ZeroDivisionError"),
         ("def", "SyntaxError"),
         ("raise SystemExit(0)", "failed at line 1: SystemExit"),

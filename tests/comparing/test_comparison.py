@@ -262,7 +262,7 @@ def test_rules_that_name_no_schedule_are_compared_with_the_same(schedule: str | 
 
 
 @pytest.mark.pictures
-def test_what_diverged_or_is_beyond_the_axis_is_a_cross_at_the_edge_and_no_value() -> None:
+def test_what_diverged_is_a_cross_above_the_axis_and_what_is_worse_a_triangle_at_its_edge() -> None:
     table = runs(
         dsgd=[(0.1, 1.0, 0.9), (1.0, 1.0, 0.92), (3.0, 1.0, 0.2), (10.0, None, np.nan), (30.0, 1.0, 1e308)],
         dnasa=[(np.nan, 1.0, 0.95)],
@@ -271,9 +271,11 @@ def test_what_diverged_or_is_beyond_the_axis_is_a_cross_at_the_edge_and_no_value
     figure = drawing.figure_of_stepsizes(table.assign(chosen=True), "test_accuracy")
     axis = figure.axes[0]
     (cross,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
-    assert np.asarray(cross.get_xydata()).tolist() == [[3.0, 0.05], [10.0, 0.05], [30.0, 0.05]]
-    assert cross.get_transform() != axis.transData
-    assert axis.get_xlabel() == drawing.CROSSES
+    assert np.asarray(cross.get_xydata()).tolist() == [[10.0, 1 + drawing.STRIP], [30.0, 1 + drawing.STRIP]]
+    (triangle,) = [line for line in axis.get_lines() if line.get_label() == "_worse"]
+    assert np.asarray(triangle.get_xydata()).tolist() == [[3.0, 0.0]]
+    assert cross.get_transform() == triangle.get_transform() != axis.transData
+    assert drawing.DIVERGED in [text.get_text() for text in axis.texts]
     (bars,) = axis.collections
     assert [np.asarray(path.vertices)[0, 0] for path in bars.get_paths()] == [0.1, 1.0]
     (circle,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]

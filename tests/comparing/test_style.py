@@ -12,6 +12,7 @@ from matplotlib.text import Text
 from dnasa.comparing import drawing, plots, style
 from dnasa.comparing.statistics import curves
 from dnasa.core import InputError
+from dnasa.rules.registry import COMPARED
 
 pytestmark = pytest.mark.pictures
 SIX = ["dsgd", "dsgt", "dasagt", "gt_hsgd", "adanasa", "dnasa"]
@@ -123,9 +124,14 @@ def test_a_style_sets_size_and_looks_and_ends_with_its_context() -> None:
     with style.context("paper:487pt") as chosen:
         assert matplotlib.rcParams["font.size"] == 8
         assert chosen.size(1, 1, 6.4, 4.2) == pytest.approx((487 / 72.27, 3))  # a row is at most 3 inches high
-        looks = plots.styles(SIX)
+        looks, common = plots.styles(SIX), plots.styles(COMPARED[:-4:-1])
+        assert plots.colors(SIX[::-1]) == plots.colors(SIX)  # whatever the order
+        mixed = [*SIX[:5], "dadam"]  # which would have the black of one of these
+        assert plots.colors(mixed[::-1]) == plots.colors(mixed)
+        assert len({*plots.colors(mixed).values()}) == 6
+        assert plots.colors(mixed) | {"dadam": ""} == {name: plots.colors([name])[name] for name in mixed} | {"dadam": ""}
     assert (matplotlib.rcParams["font.size"], style.current()) == (before, style.Style())
-    first = [lightness(look["color"]) for look in looks[:3]]
+    first = [lightness(look["color"]) for look in common]
     assert all(abs(a - b) > 20 for a, b in combinations(first, 2))  # they differ in grey
     assert max(map(lightness, style.OKABE_ITO)) < 80  # on white
     assert len({str(look["linestyle"]) for look in looks}) == len({look["marker"] for look in looks}) == 6

@@ -1,6 +1,7 @@
 """Which columns are inputs, and the one that names the rows: --columns, --drop-columns and --id-column."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,29 @@ def test_the_id_column_comes_back_with_the_predictions(tmp_path: Path, run: Run)
 
     assert predicted("new.csv").patient.tolist() == new.patient.tolist(), "007 stays 007"
     assert predicted("bare.csv").columns[0] == "prediction"
+
+
+@pytest.mark.parametrize(
+    ("number", "refused"),
+    [
+        (lambda i: 31 + i, True),
+        (lambda i: 90_417 + 7 * i, True),
+        (lambda i: 1_000 + 7 * i, False),
+        (lambda i: 90_417 + i // 2, False),
+        (lambda i: 9e4 + 7.5 * i, False),
+    ],
+)
+def test_numbers_that_name_the_rows_stay_at_the_site(tmp_path: Path, number: Any, refused: bool) -> None:
+    order = np.random.default_rng(0).permutation(60)
+    table()[["age", "kind"]].assign(n=[number(i) for i in order]).to_csv(tmp_path / "bonn.csv", index=False)
+    read = partial(data.from_shards, tmp_path, range(1), 1, "kind")
+    if not refused:
+        assert features(read()[0]) == ["age", "n"]
+        return
+    with pytest.raises(
+        InputError, match=r"'n' has another whole number in each row.*--drop-columns n.*--id-column n"
+    ) as caught:
+        read()
+    assert caught.value.kind == "a column of identifiers or free text"
+    assert features(read(id_column="n")[0]) == ["age"]
+    assert features(read(recode={"units": {"n": {"factor": 1}}})[0]) == ["age", "n"]

@@ -153,7 +153,7 @@ def test_new_rows_are_read_by_name_or_else_by_position() -> None:
     shuffled = mixed()[["colour", "price", "age"]]
     np.testing.assert_array_equal(encoding_of(rows).encode(shuffled), encoding_of(rows).encode(mixed()))
     with pytest.raises(InputError, match="no column 'age', which the model was trained with: add or rename it"):
-        encoding_of(rows).encode(mixed()[["colour"]])
+        encoding_of(rows).encode(mixed()[["price"]])
     with pytest.raises(InputError, match="'age' must hold numbers; row 2 has 'old'"):
         encoding_of(rows).encode(mixed().astype({"age": object}).assign(age=["1", "2", "old"] * 20))
     first = data.from_frame(pd.DataFrame(np.c_[Y, X]), 0)
@@ -179,10 +179,19 @@ def test_rows_of_a_libsvm_file_are_as_wide_as_the_table_of_the_model(tmp_path: P
     assert rows.shape == (2, 2)
 
 
-def test_a_value_missing_where_training_had_none_is_refused() -> None:
-    rows = data.from_frame(mixed().dropna(), "price")
-    with pytest.raises(InputError, match="Column 'age' has a missing value"):
-        encoding_of(rows).encode(mixed())
+def test_what_training_rows_did_not_have_is_filled_and_named() -> None:
+    encoding = encoding_of(data.from_frame(mixed().dropna(), "price"))
+    complete, gaps = mixed().dropna(), mixed().dropna().assign(age=[np.nan, 1e4, *mixed().dropna().age[2:]])
+    mean = np.float32(np.asarray(encoding.mean)[encoding.inputs.index("age")])
+    for rows, count in ((gaps, 1), (complete.drop(columns="age"), len(complete))):
+        assert (encoding.encode(rows)[:count, encoding.inputs.index("age")] == mean).all()
+    assert encoding.doubts(complete) == []
+    assert encoding.doubts(gaps) == [
+        f"1 of {len(gaps)} rows have a value of 'age' more than 10 standard deviations from the mean of the training rows.",
+        f"1 of {len(gaps)} rows have no value of 'age', which all training rows have: their mean is used.",
+    ]
+    absent = f"{len(gaps)} of {len(gaps)} rows have no column 'age': its values count as missing."
+    assert encoding.doubts(gaps.drop(columns="age")) == [absent]
 
 
 # ---------------------------------------------------------------- tasks
@@ -247,9 +256,9 @@ TABLE = column(str)
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("ragged.csv", "a,b,kind\n1,2,x\n3,4,5,y\n" + "5,6,x\n" * 9, "Expected 3 fields in line 3, saw 4"),
-        ("twice.csv", "a,a,kind\n" + "1,2,x\n3,4,y\n" * 5, "must have one name for each column"),
-        ("numbers.csv", "5.1,3.5,x\n" + "1,2,x\n3,4,y\n" * 5, "must have one name for each column"),
+        ("ragged.csv", "a,b,kind\n1,2,x\n3,4,5,y\n" + "5,6,x\n" * 9, "line 3 has 4 values, the header 3"),
+        ("twice.csv", "a,a,kind\n" + "1,2,x\n3,4,y\n" * 5, "must have a name for each column"),
+        ("numbers.csv", "5.1,3.5,x\n" + "1,2,x\n3,4,y\n" * 5, "must have a name for each column"),
         ("empty.csv", "", "empty.csv is not a table"),
         ("header.csv", "a,kind\n", "no rows below its header"),
         ("infinite.csv", "a,kind\n" + "1,x\ninf,y\n" * 5, r"Column 'a' has a missing, infinite or enormous value \(row 2\)"),
@@ -262,14 +271,14 @@ TABLE = column(str)
         (
             "every.csv",
             column(lambda i: f"c{i}").replace("a,kind", "kind,a"),
-            "'kind' has 200 different values in 200 rows, too many for classes: give another --target",
+            "'kind' has 200 values, too many for classes: give another --target",
         ),
         ("empty-column.csv", "a,b,kind\n" + "1,,x\n2,,y\n" * 5, "'b' has no value"),
         ("utf16.csv", "a,kind\n1,x\n".encode("utf-16"), "is not UTF-8 text: convert it"),
         ("random.csv.gz", b"\xff\x00\x81" * 99, "random.csv.gz is not"),
         ("rows.json", '{"a": 1}', "rows.json has no format that can be read: save it as .csv"),
         ("quote.csv", 'a,kind\n1,x\n"2,y\n' + "1,x\n" * 9, "EOF inside string starting at row 2"),
-        ("remark.csv", "# made by me\na,b,kind\n" + "1,2,x\n3,4,y\n" * 5, "must have one name for each column"),
+        ("remark.csv", "# made by me\na,b,kind\n" + "1,2,x\n3,4,y\n" * 5, "must have a name for each column"),
         ("one.csv", "kind\nx\ny\n", "has one column"),
         ("broken.parquet", b"PAR1 no", "is not a parquet file"),
         ("cut.csv.gz", gzip.compress(text(",").encode(), mtime=0)[:-20], "Cannot read"),

@@ -108,6 +108,7 @@ def test_data_that_stays_at_its_node_is_validated_there() -> None:
     shards = [np.arange(30), np.arange(30, 32), np.empty(0, int)]
     train, validation = partitions.hold_out_of_each(shards)
     assert [len(part) for part in validation] == [3, 1, 0]
+    assert [len(part) for part in partitions.hold_out_of_each(shards, least=2)[1]] == [3, 0, 0]
     for before, kept, out in zip(shards, train, validation, strict=True):
         assert sorted([*kept, *out]) == list(before)
     with pytest.raises(InputError, match="one training row"):

@@ -77,9 +77,9 @@ def test_a_folder_of_texts_is_read_with_its_tokenizer_or_by_characters(texts: Pa
     ("arrays", "words"),
     [
         ({"train": TRAIN / 2, "test": TEST}, r"'train' of my.npz is float64 of shape \(3, 50\): give whole numbers"),
-        ({"train": TRAIN[0], "test": TEST}, r"is int64 of shape \(50,\): give whole numbers such as uint16, nodes x"),
+        ({"train": TRAIN[0], "test": TEST}, r"is int64 of shape \(50,\): give whole numbers, nodes x"),
         ({"train": TRAIN}, "my.npz has no array 'test'; it has: train"),
-        ({"train": TRAIN - 7, "test": TEST}, "has the token -7: tokens are positions in a vocabulary, 0 to 1,048,575"),
+        ({"train": TRAIN - 7, "test": TEST}, "has the token -7: give numbers from 0 to 1,048,575"),
         ({"train": TRAIN, "test": TEST + (1 << 31)}, "'test' of my.npz has the token 2,147,483,847"),
         ({"train": TRAIN, "test": TEST[:2]}, "3 rows in train, 2 in test and 3 names: give as many of each"),
         ({"train": TRAIN, "test": TEST[:, :8]}, "node 0 has 50 tokens .* and 8 for testing, and a context of 8 needs"),
@@ -115,7 +115,7 @@ def test_the_nodes_of_a_run_are_those_of_the_tokens(
     assert "my.npz, by_node: 3 nodes" in " ".join(capfd.readouterr().out.split())
     app(["train", "--config", str(file.parent / "run" / "config.json"), "--quiet"], standalone_mode=False)
     line = refused([*words, "--nodes", 4], monkeypatch, capfd)
-    assert "my.npz has 3 nodes (c, go, js), not 4: give --nodes 3, or --partition iid" in line
+    assert "my.npz has 3 nodes (c, go, js): give --nodes, or --partition iid" in line
     assert "does not say which rows are whose" in refused(["train", "--partition", "by_node"], monkeypatch, capfd)
 
 

@@ -1,19 +1,18 @@
-"""Runs without waiting, simulated: `tests/networks/test_late_sites.py` holds real ones to these."""
+"""Runs without waiting, simulated."""
 
 import heapq
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import dnasa
 from dnasa import problems, topology
-from dnasa.channels.pairs import Offer, Pairs
 from dnasa.clock import with_clock
-from dnasa.core import InputError, Interrupted
-from dnasa.engine.late import Late, run_node
+from dnasa.core import Array, InputError, Interrupted, Rule, assign
+from dnasa.engine.late import Late
 from dnasa.networks.simulated import connect
 from dnasa.rules import registry
 from dnasa.runs.snapshots import Sent, Snapshot
@@ -21,6 +20,12 @@ from dnasa.runs.snapshots import Sent, Snapshot
 UNEVEN: Any = {"compute": [0.02, 0.1, 0.02, 0.03, 0.02], "bandwidth": 100, "latency": 50}
 SAFE = ["dsgt", "dasagt", "adanasa", "dnasa"]
 OF_MESSAGES = ("late", "clock", "rounds", "every", "compress", "overlap")
+
+
+class State(NamedTuple):
+    x: Array
+
+
 TARGETS = np.random.default_rng(0).normal(size=(5, 3)) * 3
 
 
@@ -59,7 +64,7 @@ def test_without_lateness_speeds_and_losses_change_nothing() -> None:
     while stepper.done < 5 * 10 + 2:
         stepper.now, _, event = heapq.heappop(stepper.events)
         event()
-    counts = [node.pairs.own_steps for node in stepper.nodes]
+    counts = [node.own_steps for node in stepper.nodes]
     assert len({*counts}) > 1
     for i, node in enumerate(stepper.nodes):
         assert node.state.x[0, 0, 0] == pytest.approx(waits[counts[i]][i], rel=1e-9)
@@ -98,10 +103,32 @@ def test_nodes_that_do_not_wait_take_different_numbers_of_steps() -> None:
     stepper = simulated(steps=200, late=16)
     for t in range(200):
         stepper.step((), t)
-    counts = [node.pairs.own_steps for node in stepper.nodes]
+    counts = [node.own_steps for node in stepper.nodes]
     assert sum(counts) == 5 * 200
     assert counts[1] < 0.6 * min(counts[:1] + counts[2:])
-    assert [node.pairs.steps for node in stepper.nodes] == pytest.approx([200] * 5, rel=0.1)
+    assert [node.mean_steps for node in stepper.nodes] == pytest.approx([200] * 5, rel=0.1)
+
+
+@pytest.mark.parametrize("late", [0, 1, 4])
+def test_each_exchange_counts_once_at_both_ends(late: int) -> None:
+    """So the means of the messages, and that of the steps, stay what the nodes have added."""
+    network, start = with_clock(connect(topology.path(5)), UNEVEN), TARGETS[None, None]
+    silent = Rule(State, lambda s, gradients, t: ((s.x,), s), assign("x"))
+    stepper = Late(silent, network, Snapshot(State(start), {}, Sent()), late, 100, lambda point, node, step: 0 * point)
+    for t in range(8):
+        stepper.step((), t)
+    stepper.compute = np.full(5, np.inf)  # no further step begins, and all messages arrive
+    while stepper.events[0][0] < np.inf:
+        stepper.now, _, event = heapq.heappop(stepper.events)
+        event()
+    begun = [node.own_steps + (node.messages is not None) for node in stepper.nodes]
+    for node in stepper.nodes:
+        node.messages = node.messages or (node.state.x,)
+        node.complete()
+    messages = [node.messages[0] for node in stepper.nodes if node.messages]
+    assert (len({*begun}) > 1) == (late > 0)
+    assert np.mean(messages, 0) == pytest.approx(start.mean(-2, keepdims=True))
+    assert np.mean([node.mean_steps for node in stepper.nodes]) == pytest.approx(np.mean(begun))
 
 
 def test_nodes_may_count_differently() -> None:
@@ -132,22 +159,6 @@ def simulated(steps: int, late: int) -> Late:
     x = np.zeros((1, 1, 5, 3))
     made = registry.groups(registry.variants("dnasa"), 5, steps, x, (("x", (3,)),))[0].rule
     return Late(made, network, Snapshot(made.init(x), {}, Sent()), late, steps, gradient_of)
-
-
-@pytest.mark.parametrize(("neighbours", "steps"), [({1: 0.5, 4: 0.25}, 1), ({}, 60)])
-def test_a_node_whose_neighbours_have_all_ended_ends_too_and_a_single_node_does_not(
-    neighbours: dict[int, float], steps: int
-) -> None:
-    class Ended:
-        def post(self, neighbour: int, offer: Offer) -> None: ...
-
-        def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
-            return [(neighbour, None) for neighbour in neighbours]
-
-    node = simulated(60, 2).nodes[0]
-    node.pairs = Pairs(neighbours, 2)
-    run_node(node, lambda point, step: gradient_of(point, 0, step), Ended())
-    assert node.pairs.own_steps == steps
 
 
 # ---------------------------------------------------------------- refused

@@ -16,7 +16,7 @@ from thread_network import run_threads
 import dnasa
 from dnasa import Result, rules, topology
 from dnasa.communication import Network
-from dnasa.core import Array, InputError, Layout, Rule, Schedule
+from dnasa.core import Array, InputError, Rule, Schedule
 from dnasa.data import Dataset
 from dnasa.problems import Classification, Custom, LeastSquares, Supervised
 from dnasa.problems.losses import cross_entropy
@@ -38,14 +38,6 @@ def quadratic(library: ModuleType = np, nodes: int | None = None) -> Custom:
         full_gradient=lambda x, node: x - node,
         nodes=nodes,
     )
-
-
-@pytest.mark.parametrize("name", rules.RULES)
-@pytest.mark.parametrize("n", [1, 2, 6])
-def test_every_rule_solves_on_any_number_of_nodes(name: str, n: int) -> None:
-    eta = 0.2 if rules.RULES[name].needs_eta else None
-    result = dnasa.solve(quadratic(), topology.complete(n), name, steps=200, evaluate=[200], eta=eta)
-    assert result.final().grad_norm.item() < (1 if name == "dadam" else 0.5)  # D-Adam is biased where the nodes differ
 
 
 def test_history_has_one_row_per_evaluation_and_the_counts_add_up() -> None:
@@ -504,18 +496,6 @@ def test_registered_rules_are_equals(registered: None) -> None:
             rules.rule(name)(rules.dsgd)
 
 
-def test_a_rule_may_use_the_layout_of_x(registered: None) -> None:
-    seen = []
-
-    @rules.rule("layered")
-    def layered(eta: Schedule, layout: Layout) -> Rule:
-        seen.append(layout)
-        return rules.dsgd(eta)
-
-    dnasa.solve(LeastSquares(dim=3), topology.ring(4), "layered", eta=0.01, steps=3)
-    assert seen == [(("x", (3,)),)]
-
-
 def test_nodes_may_count_differently() -> None:
     """f_i = |x - i|^2 / 2 with weights p has its minimum at the weighted mean, and so do the metrics."""
     weights = [1.0, 2.0, 3.0, 4.0]
@@ -560,6 +540,23 @@ def test_rows_are_node_weights() -> None:
     ):
         np.testing.assert_allclose(real.x, by_rows.x, rtol=0, atol=1e-12)
         np.testing.assert_allclose(real.history.train_loss, by_rows.history.train_loss, rtol=1e-12)
+
+
+def test_nodes_with_few_and_with_many_rows_are_warned_about_unless_rows_count(tmp_path: Path) -> None:
+    x, y, options = np.eye(300, 3), np.arange(300) % 2, {"steps": 2, "progress": False}
+    linear = torch.nn.Linear(3, 2)
+
+    def solve(least: int, **more: Any) -> None:
+        problem = Classification(linear, x, y, np.split(np.arange(300), [least]), x, y)
+        dnasa.solve(problem, topology.ring(2), **options | more)
+
+    with pytest.warns(UserWarning, match="Nodes have 2 to 298 rows and count the same.*node_weights='rows', --weights-by rows"):
+        solve(2, folder=tmp_path / "run")
+    assert "Nodes have 2 to 298 rows" in (tmp_path / "run" / "log.txt").read_text()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solve(2, node_weights="rows")
+        solve(3)
 
 
 def test_node_weights_of_unknown_rows_are_refused() -> None:

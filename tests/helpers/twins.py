@@ -101,9 +101,11 @@ def adanasa(
             row[:size] = 0.2 * max(hidden) ** 0.5 * msgn(v[:size].reshape(hidden)).ravel() if size else row[:0]
         X = X - step * direction
         if (t + 1) % every == 0:
-            X, Y, A = W @ X, W @ Y, W @ A
+            Y, A = W @ Y, W @ A
+            X = W @ X if every == 1 or (t + 1) % (2 * every) == 0 else X
             M, Z = (W @ M, Z) if every == 1 else (M, Y)
-            r = np.maximum(r, np.sqrt(k) * A / lengths(S))
+            told = lengths(S) > 0.1 * d ** (-1 / 3) * 6 * r  # shorter sums have canceled
+            r = np.where(told, np.maximum(r, np.sqrt(k) * A / lengths(S)), r)
         yield X
 
 

@@ -222,7 +222,7 @@ def refuse(site: Site) -> None:
     cases: dict[str, Callable[[], Any]] = {
         "whole matrices": lambda: Decentralized(site.sharded(model()), site.network, "demuon", eta=0.1, steps=5),
         r"the sites are \[\[0, 1\], \[2, 3\]\]": lambda: Decentralized(site.sharded(model(), world), site.network),
-        "mesh of one dimension": lambda: Decentralized(site.sharded(model(), pairs), site.network),
+        "by rows over one mesh": lambda: Decentralized(site.sharded(model(), pairs), site.network),
         r"they have \[3, 1\]": lambda: Decentralized(
             site.sharded(model(), DeviceMesh.from_group(uneven, "cpu")), dnasa.connect("ring", site=uneven)
         ),

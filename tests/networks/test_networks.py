@@ -18,6 +18,7 @@ from dnasa.channels.exchange import row_bytes
 from dnasa.communication import MessageSettings, Network
 from dnasa.core import Messages, ProcessLost
 from dnasa.networks import simulated, torchdist
+from dnasa.networks.buffers import Buffers, Routes
 from dnasa.runs.snapshots import Sent
 from dnasa.topology import Topology
 
@@ -40,6 +41,17 @@ def test_an_exchange_multiplies_every_array_by_w(arrays: list[np.ndarray]) -> No
     graph = topology.grid(12)
     for mixed, plain in zip(simulated.connect(graph).multiply(tuple(arrays), 0), arrays, strict=True):
         np.testing.assert_allclose(mixed, np.einsum("ij,...jd->...id", graph.weights, plain))
+
+
+@pytest.mark.parametrize("kind", [lambda a: a, torch.from_numpy])
+def test_no_other_memory_travels_in_the_padding_between_messages(kind: Callable[..., Any], monkeypatch: Any) -> None:
+    monkeypatch.setattr(np, "empty", lambda size, dtype: np.full(size, 255, dtype))
+    monkeypatch.setattr(torch, "empty", lambda size, **options: torch.zeros(size, **options) + 255)
+    messages = kind(np.ones((1, 3))), kind(np.ones((1, 1)))  # 24 and 8 bytes
+    buffers = Buffers(messages, Routes([], [(1, slice(None))]), carries_cuda=False)
+    buffers.fill(messages)
+    ((_, sent),) = buffers.sends
+    assert np.asarray(sent).tobytes() == np.array([1.0, 1, 1, 0, 1]).tobytes()
 
 
 @pytest.mark.parametrize("rounds", [1, 3])

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 import dnasa
 from dnasa import topology
 from dnasa.channels import compression
+from dnasa.channels.secure_sum import secure_sum
 from dnasa.communication import Network
 from dnasa.core import Array, InputError
 from dnasa.networks import with_timing
@@ -41,7 +42,7 @@ def solve(network: Any, rule: str, **options: Any) -> Any:
 def connected(
     folder: Path, graph: Any, rounds: Any = None, every: int = 1, hidden: Any = (), **how: Any
 ) -> Iterator[list[Network]]:
-    channel = compression(how["compress"]) if "compress" in how else None
+    channel = compression(how["compress"]) if "compress" in how else secure_sum() if "private" in how else None
     members = [
         Members(given, described(given, graph, rounds, channel, every), 60.0) for given in local_sites(folder, NODES, hidden)
     ]
@@ -114,19 +115,20 @@ def test_every_rule_has_the_simulators_iterates(tmp_path: Path, name: str) -> No
         ({"rounds": 2}, ["dnasa", "adanasa"]),
         ({"every": 3}, ["dnasa", "adanasa"]),
         ({"every": 2, "compress": "feedback:2"}, ["adanasa"]),
+        ({"private": True}, ["dnasa", "adanasa", "gt_hsgd"]),
     ],
 )
 def test_messages_that_are_compressed_rare_or_in_several_rounds(tmp_path: Path, how: dict[str, Any], rules: list[str]) -> None:
-    graph = topology.complete(NODES) if "feedback" in how.get("compress", "") else GRAPHS["ring"]
+    graph = topology.complete(NODES) if "feedback" in how.get("compress", "") or "private" in how else GRAPHS["ring"]
     with connected(tmp_path, graph, **how) as networks:
         for rule in rules:
             check(networks, graph, rule, **how)
 
 
-@pytest.mark.parametrize("how", [{}, {"compress": "sign"}])
+@pytest.mark.parametrize("how", [{}, {"compress": "sign"}, {"private": True}])
 def test_sites_resume_together_each_from_its_own_node(tmp_path: Path, how: dict[str, Any]) -> None:
     record = dnasa.Record(checkpoint_every=3, callback=lambda evaluation: evaluation.step == 4)
-    graph = GRAPHS["ring"]
+    graph = topology.complete(NODES) if "private" in how else GRAPHS["ring"]
 
     def folder(network: Network) -> Path:
         return tmp_path / f"run-{network.rank}"
@@ -148,6 +150,8 @@ def test_hidden_exchanges(tmp_path: Path) -> None:
     with connected(tmp_path, GRAPHS["ring"]) as networks:
         for rule in ("dnasa", "dasagt"):
             check(networks, GRAPHS["ring"], rule, overlap=True)
+    with connected(tmp_path, topology.complete(NODES), private=True) as networks:
+        check(networks, topology.complete(NODES), "dnasa", overlap=True, private=True)
 
 
 def test_a_site_that_accepts_no_connections_dials_out(tmp_path: Path) -> None:

@@ -19,19 +19,6 @@ def check_end(job: SiteProcesses, count: int) -> None:
 
 
 @pytest.mark.long
-def test_the_first_site_is_killed_and_started_again(tmp_path: Path) -> None:
-    with SiteProcesses(tmp_path, 3, {"pace": 0.02}) as job:
-        wait_until(lambda: job.train_with(0, 1, 2))
-        job.signal(0, signal.SIGKILL)
-        wait_until(lambda: job.train_with(1, 2))
-        step = job.latest().step
-        job.restart(0)
-        wait_until(lambda: job.train_with(0, 1, 2))
-        assert job.progress(0).step > step  # it continues where the others are
-        check_end(job, 3)
-
-
-@pytest.mark.long
 def test_a_site_that_was_stopped_comes_back_by_itself(tmp_path: Path) -> None:
     with SiteProcesses(tmp_path, 3, {"pace": 0.02, "timeout": 2.0}, hidden=["lyon"]) as job:
         wait_until(lambda: job.train_with(0, 1, 2))

@@ -14,10 +14,13 @@ import pytest
 import torch
 from launching import ENVIRONMENT, JOBS, PATIENCE, launch, launch_script
 from safetensors.torch import load_model, save_model
+from thread_network import run_threads
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dnasa
+from dnasa import topology
+from dnasa.communication import Network
 from dnasa.optim import Decentralized
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -252,6 +255,35 @@ def test_the_example_with_hugging_faces_trainer_learns(tmp_path: Path) -> None:
     done = launch("torch", 2, EXAMPLE, 2, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert float(re.findall(r"2 nodes, .* new sequences ([\d.]+)", done.stdout)[0]) < 2.5
+
+
+def test_adapters_of_peft_are_trained_sent_and_saved(tmp_path: Path) -> None:
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    size: Any = {"vocab_size": 16, "n_positions": 8, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    tokens = torch.arange(8).repeat(4, 1)
+
+    base = transformers.GPT2LMHeadModel(transformers.GPT2Config(**size))
+
+    def work(network: Network) -> tuple[float, float, int]:
+        model = peft.get_peft_model(
+            copy.deepcopy(base), peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+        ).train(False)
+        before = model(input_ids=tokens, labels=tokens).loss.item()
+        opt = Decentralized(model, network, steps=100)
+        for _ in range(100):
+            opt.zero_grad()
+            model(input_ids=(tokens + network.rank) % 16, labels=(tokens + network.rank) % 16).loss.backward()
+            opt.step()
+        with opt.averaged():
+            model.save_pretrained(tmp_path / str(network.rank))
+        return before, model(input_ids=tokens, labels=tokens).loss.item(), opt.flat.numel()
+
+    for before, after, numbers in run_threads(topology.ring(2), work):
+        assert after < before - 0.1
+        assert numbers == 2 * (16 + 48)
+    first, other = (peft.PeftModel.from_pretrained(copy.deepcopy(base), tmp_path / str(rank)).state_dict() for rank in range(2))
+    assert any("lora_B" in name and value.any() for name, value in first.items())
+    assert all(torch.equal(value, other[name]) for name, value in first.items())
 
 
 def test_a_model_that_no_framework_has_wrapped_stays_as_it_is() -> None:

@@ -14,7 +14,7 @@ from test_resume import run
 import dnasa
 from dnasa import pages
 from dnasa.core import Array, InputError
-from dnasa.pages.contents import read_history
+from dnasa.pages.contents import read_history, round_numbers
 
 pytestmark = pytest.mark.xdist_group("pages")  # one process trains the runs
 HEADER = "run,rule,schedule,eta,seed,step,nodes,test_loss,consensus,samples,messages,bytes,seconds\n"
@@ -50,6 +50,19 @@ def only(path: Path) -> dict[str, Any]:
 # ---------------------------------------------------------------- histories
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0, 0.82, [0, 0.2, 0.4, 0.6, 0.8]),
+        (-0.02, 0.073, [-0.02, 0, 0.02, 0.04, 0.06]),
+        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (-130, 71, [-100, -50, 0, 50]),
+    ],
+)
+def test_axes_have_round_numbers(low: float, high: float, ticks: list[float]) -> None:
+    assert round_numbers(low, high) == ticks
+
+
 def test_curves_are_named_as_in_plots_and_runs_named_alike_are_numbered(tmp_path: Path) -> None:
     file = tmp_path / "history.csv"
     assert read_history(file, {}) == []
@@ -77,7 +90,7 @@ def test_the_numbers_of_a_page_are_those_of_the_run(home: Path) -> None:
     assert folder["lines"][0]["columns"]["test_accuracy"] == pytest.approx(history.test_accuracy.tolist(), rel=1e-6)
     assert folder["settings"]["topology"] == "star"
     stored = json.loads((home / "good" / "evaluation.json").read_text())
-    assert folder["tests"]["confusion"]["counts"] == stored["confusion"]
+    assert folder["tests"]["confusion"]["counts"] == stored["common"]["confusion"]
     assert folder["work"][0][0] == "gradient"
     assert folder["failures"] == []
 
@@ -181,7 +194,7 @@ HOSTILE = {  # a text of each file, and what takes its place
     "deep": ("config.json", '"options": {', '"options": {"x": ' + '{"a": ' * 480 + "1" + "}" * 480 + ","),
     "digits": ("config.json", '"options": {', f'"options": {{"x": {"1" * 5000},'),
     "nan": ("settings.json", '"timing": {', '"timing": {"x": NaN,'),
-    "name": ("evaluation.json", '"names": [\n    0', '"names": [\n    "\\ud800"'),
+    "name": ("evaluation.json", '"names": [\n    "0"', '"names": [\n    "\\ud800"'),
     "count": ("evaluation.json", '"rows": ', f'"rows": {HUGE}'),
     "seed": ("history.csv", "dnasa,diminishing,0,", "dnasa,diminishing,nan,"),
     "run": ("history.csv", "0,dnasa", f"{HUGE},dnasa"),

@@ -249,6 +249,36 @@ def test_evaluation_is_that_of_the_plain_model(name: str, monkeypatch: pytest.Mo
             assert found["test_accuracy"][i].item() == pytest.approx(right)
 
 
+@pytest.mark.parametrize(("make", "kind"), [(Tied, OneByOne), (lambda: nn.Sequential(nn.Linear(5, 2)), Stacked)])
+def test_an_evaluation_measures_the_test_rows_and_the_same_sample_of_training_rows(
+    make: Any, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, shards, loss = table(), np.array_split(np.arange(30), (3, 12)), nn.functional.mse_loss
+    task = Supervised(make, loss, rows, shards, BATCH, dtype="float64", train_metrics=15)
+    seen, read = list[int](), task.batch_of
+
+    def recorded(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.extend(numbers.tolist())
+        return read(numbers)
+
+    monkeypatch.setattr(task, "batch_of", recorded)
+    first, again = (task.evaluate(task.start(0)[None, None], range(NODES))["train_loss"].item() for _ in range(2))
+    assert isinstance(task.executor, kind)
+    assert first == again
+    sampled, repeated = seen[:13], seen[13:]
+    assert sampled == repeated
+    assert [len({*sampled} & {*shard.tolist()}) for shard in shards] == [3, 5, 5], "5 of each node that has them"
+    module = module_at(task, task.start(0))
+    parts = [np.intersect1d(sampled, shard) for shard in shards]
+    losses = [loss(module(plain(rows.inputs[part])), plain(rows.labels[part])).item() for part in parts]
+    assert first == pytest.approx(np.mean(losses), rel=1e-9)
+    for enough in (30, True):
+        whole = Supervised(make, loss, rows, shards, BATCH, dtype="float64", train_metrics=enough)
+        expected = [loss(module(plain(rows.inputs[shard])), plain(rows.labels[shard])).item() for shard in shards]
+        found = whole.evaluate(task.start(0)[None, None], range(NODES))["train_loss"].item()
+        assert found == pytest.approx(np.mean(expected), rel=1e-9)
+
+
 def test_the_full_gradient_with_batch_norm_is_of_batches_without_dropout() -> None:
     task, rows = problem(), table()
     point = task.start(0)
@@ -408,6 +438,7 @@ def test_a_model_that_cannot_work_is_refused(model: Any, words: str) -> None:
         ({"augment": lambda x: x}, r"augment\(inputs, generator\) raised TypeError"),
         ({"augment": lambda x, g: x[:2]}, r"augment must return a tensor like its inputs, \(4, 5\)"),
         ({"batch": 0}, "batch must be a positive"),
+        ({"train_metrics": -1}, "train_metrics must be a whole number from 0 on"),
     ],
 )
 def test_wrong_options_are_refused(change: dict[str, Any], words: str) -> None:

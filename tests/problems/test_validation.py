@@ -20,10 +20,10 @@ TRAIN, HELD_OUT = data.hold_out(ROWS)
 NODES = 4
 
 
-def classification(rows: Dataset = ROWS, validation: Sequence[np.ndarray] = ()) -> Classification:
+def classification(rows: Dataset = ROWS, validation: Sequence[np.ndarray] = (), **options: Any) -> Classification:
     shards = data.divide(rows, TRAIN, "iid", NODES)
     parts = rows.inputs, rows.labels, shards, rows.test_inputs, rows.test_labels
-    return Classification(lambda: perceptron(64, 8, 10), *parts, validation=validation)
+    return Classification(lambda: perceptron(64, 8, 10), *parts, validation=validation, **options)
 
 
 def supervised(rows: Dataset = ROWS, validation: Sequence[np.ndarray] = (), **options: Any) -> Supervised:
@@ -34,9 +34,10 @@ def supervised(rows: Dataset = ROWS, validation: Sequence[np.ndarray] = (), **op
     return Supervised(normalized, cross_entropy, rows, shards, validation=validation, train_metrics=False, **options)
 
 
-def evaluated(problem: Classification | Supervised) -> dict[str, np.ndarray]:
+def evaluated(problem: Classification | Supervised, weights: Any = None) -> dict[str, np.ndarray]:
     points = torch.stack([problem.start(seed) for seed in (0, 1)])[None]
-    return {name: value.numpy() for name, value in problem.evaluate(points, range(NODES)).items() if name != "gradient"}
+    found = problem.evaluate(points, range(NODES), weights)
+    return {name: value.numpy() for name, value in found.items() if name != "gradient"}
 
 
 @pytest.mark.parametrize("make", [classification, supervised])
@@ -53,12 +54,22 @@ def test_validation_metrics_are_test_metrics_on_other_rows(make: Callable[..., A
         np.testing.assert_array_equal(validated[name], plain[name])
 
 
-def test_every_node_counts_the_same_in_validation() -> None:
+def test_nodes_and_classes_count_in_validation_as_in_training() -> None:
     parts = [HELD_OUT[:50], HELD_OUT[50:60], HELD_OUT[60:61], HELD_OUT[61:64]]
     alone = [evaluated(classification(validation=[part] * NODES))["validation_loss"] for part in parts]
-    np.testing.assert_allclose(
-        evaluated(classification(validation=parts))["validation_loss"], np.mean(alone, axis=0), rtol=1e-5
-    )
+    for weights in (None, np.array([50, 10, 1, 3]) / 16):
+        found = evaluated(classification(validation=parts), weights)["validation_loss"]
+        np.testing.assert_allclose(found, np.average(alone, axis=0, weights=weights), rtol=1e-5)
+    some = classification(validation=[*parts[:2], parts[0][:0], parts[3]])  # a node without any counts for nothing
+    np.testing.assert_allclose(some.derived(evaluated(some))["validation_loss"], np.mean([*alone[:2], alone[3]], 0), rtol=1e-5)
+    rare = np.arange(10.0)
+    weighted = classification(validation=parts, class_weight=rare)
+    point = weighted.start(0)
+    outputs = weighted.network(point)(torch.as_tensor(ROWS.inputs[HELD_OUT[:50]]).float())
+    expected = torch.nn.functional.cross_entropy(outputs, torch.as_tensor(ROWS.labels[HELD_OUT[:50]]), reduction="none")
+    expected = (expected.detach().numpy() * rare[ROWS.labels[HELD_OUT[:50]]]).mean()
+    loss = weighted.evaluate(point[None, None], range(1))["validation_loss"]
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 
 def test_validation_rows_are_part_of_what_a_resumed_run_must_have() -> None:

@@ -81,7 +81,8 @@ def table(path: Path, rows: int) -> Path:
 def patience_of(data: object, **options: object) -> int | None:
     chosen = SourceOptions(data=str(data), nodes=2, **({"steps": 200} | options))  # type: ignore[arg-type]
     source = make_source(chosen, range(2), validate=False)
-    assert ("Early stopping is on" in source.description) == (source.patience is not None)
+    on, off = (f"Early stopping is {state}" in source.description for state in ("on", "off"))
+    assert on == (source.patience is not None) != off
     return source.patience
 
 
@@ -105,8 +106,15 @@ def train(*words: object) -> str:
 
 
 def test_a_saved_run_has_the_tests_of_its_best_model_and_is_repeated(tmp_path: Path) -> None:
-    own = ["--data", table(tmp_path / "t.csv", 160), "--target", "y", "--nodes", 2, "--steps", 200]
+    own = ["--data", table(tmp_path / "t.csv", 160), "--target", "y", "--nodes", 2, "--steps"]
+    more = "may get better with more --steps"
+    easy = tmp_path / "easy.csv"
+    easy.write_text("\n".join(["x,y", *(f"{i},{'yes' if i > 80 else 'no'}" for i in range(160))]))
+    learning = ["--data", easy, *own[2:], 20, "--evaluate", 5, "--early-stopping"]
+    assert more in " ".join(train(*learning).split())
+    own.append(200)
     printed = train(*own, "--out", tmp_path / "run")
+    assert more not in " ".join(printed.split())
     about = json.loads((tmp_path / "run" / "model.json").read_text())["trained"]
     result = dnasa.Result.load(tmp_path / "run")
     kept, last = result.final().step[0], result.history.step.iloc[-1]
@@ -122,11 +130,12 @@ def test_a_saved_run_has_the_tests_of_its_best_model_and_is_repeated(tmp_path: P
     assert (folder["lines"][0]["answer"]["step"], row["step"]) == (kept, f"{kept} / 200")
     for accuracy in (folder["lines"][0]["answer"]["test_accuracy"], row["test accuracy"]):
         assert accuracy == pytest.approx(result.final().test_accuracy[0], rel=1e-6)
+    assert any("Early stopping is on" in line for line in folder["events"])
     config = tmp_path / "run" / "config.json"
     for words in (
         ["--config", config, "--no-early-stopping", "--out", tmp_path / "off"],
         ["--config", tmp_path / "off" / "config.json"],
     ):
         printed = train(*words)
-        assert "Early stopping" not in printed
-        assert "is kept" not in printed
+        assert "Early stopping is off: it is switched off, and the last model is kept." in printed
+        assert "is kept, with the smallest validation loss" not in printed

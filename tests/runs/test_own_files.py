@@ -253,7 +253,7 @@ def test_a_folder_with_files_of_the_users_is_refused(name: str, made: Path, tmp_
         (folder / file).write_text("mine")
         before = snapshot(folder)
         if name == "solve":
-            with pytest.raises(InputError, match="holds files that are not of a run, such as"):
+            with pytest.raises(InputError, match="that are not of a run: choose"):
                 small(folder)
         else:
             COMMANDS[name](folder)
@@ -395,7 +395,7 @@ def test_a_run_without_a_list_is_read_and_neither_continued_nor_replaced(begun: 
     with pytest.raises(InputError, match=r"has no list of the run's files \(files.json\)"):
         small(begun, resume=True)
     refused = run(*TRAIN, "--out", begun, "--force")
-    assert "holds files that are not of a run" in refused.stderr
+    assert "that are not of a run" in refused.stderr
     assert snapshot(begun) == before
 
 

@@ -37,7 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         raise Connecting
 
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "paris.csv").write_text("a,y\n" + "".join(f"{i},{'nm'[i % 2]}\n" for i in range(20)))
+    (tmp_path / "data" / "paris.csv").write_text("a,y\n" + "".join(f"{i}.5,{'nm'[i % 2]}\n" for i in range(30)))
     write_sites(tmp_path, 2)
     monkeypatch.setattr(networks, "connect", connect)
     return tmp_path
@@ -55,7 +55,7 @@ def test_a_site_finds_its_own_mistakes_before_it_connects(cause: str, home: Path
 
 
 def test_a_table_that_only_the_others_complete_is_no_mistake(home: Path) -> None:
-    (home / "data" / "paris.csv").write_text("a,y\n" + "".join(f"{i},n\n" for i in range(20)))  # one class
+    (home / "data" / "paris.csv").write_text("a,y\n" + "".join(f"{i}.5,n\n" for i in range(30)))  # one class
     with pytest.raises(Connecting):
         train(home, "--shard-dir data --target y")
 
@@ -65,6 +65,14 @@ def test_a_dry_run_refuses_identifiers_of_a_small_site(home: Path) -> None:
     done = train(home, "--shard-dir data --target y --dry-run")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "paris.csv: Column 'id' has 192 different texts in 192 rows: leave it out" in done.stderr
+
+
+def test_a_dry_run_prepares_the_data_as_the_real_run_does(home: Path) -> None:
+    rows = "".join(f"{i}.5,{'nm'[i % 2]}\n" for i in range(300))
+    (home / "data" / "paris.csv").write_text("a,y\n" + rows)
+    done = train(home, "--shard-dir data --target y --dry-run")  # its few steps are fewer than five passes
+    assert '"patience": 40' in done.stdout, "it stops early"
+    assert "with 40 steps and with the table of this site" in " ".join(done.stdout.split())
 
 
 def test_sites_do_not_use_another_engine(tmp_path: Path) -> None:

@@ -96,7 +96,30 @@ def test_when_a_table_is_refused_all_sites_stop_with_one_line(tmp_path: Path, li
             assert "LY" not in error
         assert "greeting" in [entry["kind"] for entry in audit(file)]
     if line.startswith("Column"):  # after the summaries were exchanged
-        assert all([entry["bytes"] for entry in audit(file) if entry["kind"] == "text"] for file in files)
+        texts = [[entry["text"] for entry in audit(file) if entry["kind"] == "text"] for file in files]
+        assert [json.loads(first)[0]["name"] for first, *_ in texts] == [file.stem for file in files]
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("processes")
+def test_sites_compare_their_tables_without_pooling_rows(tmp_path: Path) -> None:
+    rows = [f"{i % 37},{'no' if i % 3 else 'yes'}" for i in range(240)]
+    contents = ["\n".join(["dose,y", *part]) for part in (rows[:100], rows[80:150], rows[160:])]
+    files, started = tables(tmp_path, **dict(zip(("berlin", "paris", "lyon"), contents, strict=True))), []
+    for file in files:
+        outputs, own = [file.with_suffix(kind) for kind in (".out", ".err")], ["--shard-dir", f"{file.stem}-data"]
+        command = [str(BIN / "dnasa"), *"data --target y --find-duplicates --sites".split(), str(file), *own]
+        started.append(FORKS.Process(target=run_as_main, args=(command, tmp_path, {}, outputs)))
+        started[-1].start()
+    assert wait_for(started) == 0
+    assert not any(file.with_suffix(".err").read_text() for file in files)
+    printed = [file.with_suffix(".out").read_text() for file in files]
+    first, *others = [re.sub(r"Rows of .*\n", "", text) for text in printed]
+    assert [first, first] == others
+    for file, text in zip(files, printed, strict=True):
+        assert {*re.findall("Rows of ([a-z]+)", text)} == {file.stem}
+    for line in (r"training rows\W+80\W+56\W+64\W+200", r"y = yes\W+\d+ \([\d.]+ %\)", r"berlin\W+paris\W+\d\d"):
+        assert re.search(line, first), first
 
 
 @pytest.mark.xdist_group("processes")

@@ -80,7 +80,7 @@ def test_links_are_not_followed_when_keys_are_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-a", ".a", "ä", "a b", "a\n", "a" * 64, "a_b", "*"])
 def test_bad_names_are_refused(name: str, folder: Path) -> None:
-    with pytest.raises(InputError, match="cannot be the name of a site: use letters"):
+    with pytest.raises(InputError, match="is no name of a site: use"):
         keys.make_site(folder, name)
 
 
@@ -136,7 +136,8 @@ def test_revoking_adds_to_the_list_and_updates_the_bundles(folder: Path) -> None
     keys.revoke(folder, "paris")
     assert keys.revoke(folder, "paris") == [folder / "revoked.pem", folder / "berlin" / "revoked.pem"]
     keys.make_site(folder, "paris")  # a new certificate: the old one stays revoked
-    assert [(each.site, each.revoked) for each in keys.issued(folder)] == [("berlin", False), ("paris", True), ("paris", False)]
+    new = load(folder / "paris" / "site.crt").serial_number
+    assert new not in {entry.serial_number for entry in x509.load_pem_x509_crl((folder / "revoked.pem").read_bytes())}
     keys.revoke(folder, "berlin")
     data = (folder / "revoked.pem").read_bytes()
     crl = x509.load_pem_x509_crl(data)
@@ -169,8 +170,9 @@ def test_mistakes_get_one_clear_line(folder: Path, tmp_path: Path) -> None:
     keys.make_site(tmp_path / "other", "rome")
     keys.revoke(tmp_path / "other", "rome")
     (folder / "revoked.pem").write_bytes((tmp_path / "other" / "revoked.pem").read_bytes())
+    (folder / "authority.key").chmod(0o600)
     with pytest.raises(InputError, match="is not signed by the authority"):
-        keys.issued(folder)
+        keys.revoke(folder, "berlin")
     (folder / "authority.key").write_bytes((tmp_path / "other" / "authority.key").read_bytes())
     (folder / "authority.key").chmod(0o600)
     with pytest.raises(InputError, match="do not belong together"):
@@ -188,14 +190,12 @@ def test_damaged_files_are_refused_in_one_line(name: str, folder: Path, place: f
     try:
         path.write_bytes(good[:start] + new + good[start + length :])
         with suppress(InputError):  # whose message is one line
-            keys.issued(folder)
-        with suppress(InputError):
             keys.revoke(folder, "berlin")
     finally:
         path.write_bytes(good)
 
 
-def test_the_commands_make_show_and_revoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_make_and_revoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> str:
@@ -207,11 +207,8 @@ def test_the_commands_make_show_and_revoke(tmp_path: Path, monkeypatch: pytest.M
     assert "Made keys/berlin." in run("site", "berlin", "--days", "9")
     assert "Made keys/paris." in run("site", "paris")
     assert "Wrote keys/revoked.pem, keys/berlin/revoked.pem, keys/paris/revoked.pem." in run("revoke", "paris")
-    shown = run("show")
-    last = f"{datetime.now(UTC) + timedelta(days=9):%Y-%m-%d}"
-    serial = f"{load(Path('keys/berlin/site.crt')).serial_number:x}"
-    assert f"berlin │ {serial} │ {last} │ no" in shown
-    assert shown.count("│ yes") == 1
+    last = load(Path("keys/berlin/site.crt")).not_valid_after_utc
+    assert timedelta(days=8) < last - datetime.now(UTC) < timedelta(days=10)
     assert CliRunner().invoke(cli.app, ["keys", "site", "rome", "--days", "0"]).exit_code == 2
     run("init", "--keys", "others")
     assert (tmp_path / "others" / "authority.key").is_file()

@@ -1,6 +1,9 @@
 """Sites know each other by certificates: every other machine is refused, whether it dials or is dialed."""
 
+import asyncio
+import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +14,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 
 from dnasa.core import InputError
 from dnasa.sites import keys, tls
+from dnasa.sites.connecting import connect as dial
+from dnasa.sites.connecting import explain
+from dnasa.sites.file import Site
 
 
 @pytest.fixture
@@ -214,3 +220,28 @@ def test_a_key_that_others_can_read_is_refused(mode: int, folder: Path) -> None:
     (folder / "berlin" / "site.key").chmod(mode)
     with pytest.raises(InputError, match=r"run `chmod 600 .*site\.key`"):
         tls.client_context(folder / "berlin")
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("SSLV3_ALERT_CERTIFICATE_REVOKED", "it refuses this site's certificate: certificate revoked"),
+        ("TLSV1_ALERT_UNKNOWN_CA", "it refuses this site's certificate: unknown ca"),
+        ("WRONG_VERSION_NUMBER", "it closed the connection, as it does to certificates it refuses: what OpenSSL says"),
+    ],
+)
+def test_what_the_other_site_has_against_this_one_is_told_in_words(reason: str, told: str) -> None:
+    error = ssl.SSLError(1, "what OpenSSL says")
+    error.reason = reason
+    assert explain(error) == told
+
+
+def test_a_site_still_dials_others_when_its_script_has_ended() -> None:
+    async def dials(port: int) -> None:
+        ended = ThreadPoolExecutor()
+        ended.shutdown()  # as Python does before the exit handlers
+        asyncio.get_running_loop().set_default_executor(ended)
+        (await dial(Site("berlin", "localhost", port))).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asyncio.run(dials(listener.getsockname()[1]))

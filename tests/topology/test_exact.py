@@ -124,7 +124,7 @@ def test_a_step_on_a_changing_graph_takes_successive_graphs() -> None:
 
 
 def test_exact_rounds_on_a_fixed_graph_need_messages_as_they_are() -> None:
-    with pytest.raises(InputError, match="On ring, several rounds do not average compressed messages exactly"):
+    with pytest.raises(InputError, match="On ring, compressed rounds are not exact"):
         dnasa.connect(topology.ring(8), rounds="exact", channel=compression("bfloat16"))
     assert dnasa.connect(topology.exact(8), rounds="exact", channel=compression("bfloat16")).settings.rounds == 3
 

@@ -21,11 +21,11 @@ from dnasa.cli import app
 from dnasa.communication import Network
 from dnasa.core import InputError, ProcessLost
 from dnasa.data import Dataset
+from dnasa.data.summaries import Summary
 from dnasa.networks import dry_run
-from dnasa.networks.processes import Sending
 from dnasa.runs.result import answered
 from dnasa.tasks.tasks import on_shards
-from dnasa.trained import evaluation
+from dnasa.trained import evaluation, results
 from dnasa.trained.saving import save_run
 
 pytestmark = pytest.mark.xdist_group("trained")  # one process trains the models
@@ -82,6 +82,10 @@ def evaluated(folder: Path) -> Any:
     return found
 
 
+def rows_of(home: Path, task: str) -> Dataset:
+    return dnasa.data.load(str(home / f"{task}.csv"), TASKS[task])
+
+
 def last(folder: Path) -> pd.Series:
     return answered(pd.read_csv(folder / "history.csv")).iloc[-1]
 
@@ -89,16 +93,16 @@ def last(folder: Path) -> pd.Series:
 def test_the_accuracy_of_the_most_frequent_class_is_next_to_every_accuracy(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    confusion = np.array(evaluated(home / "classification")["confusion"])
-    share = confusion.sum(1).max() / confusion.sum()
+    share = rows_of(home, "classification").test_labels.mean()
+    share = max(share, 1 - share)
     line = f"Always predicting the most frequent class has a test accuracy of {100 * share:.2f} %."
     words = ["--data", home / "classification.csv", "--target", "kind", "--nodes", 3, "--steps", 5]
     for command in (["train", *words], ["compare", *words, "--rules", "dnasa"], ["report", home / "classification"]):
         run(*command)
         assert line in capsys.readouterr().out
     (folder,) = pages.read(home / "classification")["folders"]
-    assert folder["baseline"] == [line]
-    assert f"{100 * share:.2f} % of the most frequent class" in folder["tests"]["tables"][0]["title"]
+    assert folder["notes"] == [line]
+    assert ["accuracy of the most frequent class", f"{share:.3f}"] in folder["tests"]["tables"][0]["rows"]
 
 
 # ---------------------------------------------------------------- predict
@@ -126,6 +130,10 @@ def test_the_command_writes_what_the_model_predicts(task: str, home: Path, tmp_p
         np.testing.assert_allclose(written.prediction, model.predict(table()), rtol=1e-6)
     else:
         assert (written.prediction == model.predict(table())).all()
+        assert model.threshold == results.threshold_of(evaluated(home / task)) != 0.5, "that of the report"
+        assert ((written.prediction == "low") == (written.p_low >= model.threshold)).all()
+        run("predict", home / task, home / f"{task}.csv", "--out", out, "--threshold", 0.01)
+        assert (pd.read_csv(out).prediction == "low").mean() > (written.prediction == "low").mean()
 
 
 def test_texts_that_a_spreadsheet_would_calculate_are_written_as_texts(tmp_path: Path) -> None:
@@ -182,24 +190,14 @@ def test_a_folder_of_images_is_predicted_by_file(tmp_path: Path) -> None:
 def test_what_cannot_be_predicted_gets_one_clear_line(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    table()[["a", "b", "c"]].to_csv(tmp_path / "fewer.csv", index=False)
-    gaps = table()[INPUTS]
-    gaps.loc[3, "b"] = np.nan
-    gaps.to_csv(tmp_path / "gaps.csv", index=False)
+    table()[["value"]].to_csv(tmp_path / "fewer.csv", index=False)
     for words, message in [
-        ((home / "classification", tmp_path / "fewer.csv"), "There is no column 'colour'"),
-        ((home / "classification", tmp_path / "gaps.csv"), "Column 'b' has a missing value"),
+        ((home / "classification", tmp_path / "fewer.csv"), "There is no column 'a'"),
         ((home / "classification", tmp_path / "none.csv"), "There is no file or folder"),
         ((home / "classification", home), "holds no images, or the model takes none"),
         ((tmp_path, tmp_path / "fewer.csv"), "holds no trained model"),
     ]:
         assert message in refused(["predict", *words], monkeypatch, capfd)
-
-
-def test_categories_that_were_not_in_training_are_named(home: Path) -> None:
-    rows = table()[INPUTS].assign(colour=["violet", "red"] * 100)
-    with pytest.warns(UserWarning, match=r"100 of 200 rows have a value of 'colour' that the model does not know: violet\."):
-        dnasa.load(home / "classification").predict(rows)
 
 
 def test_a_model_of_a_text_is_saved_and_predicts_no_rows(
@@ -233,7 +231,11 @@ def test_the_torch_module_scales_by_itself(task: str, home: Path) -> None:
 
 def test_a_process_that_dies_during_the_tests_costs_the_tests_alone(tmp_path: Path) -> None:
     problem, rows = small_problem()
-    rows, graph = rows._replace(test_counts=(20, 20)), dnasa.topology.ring(2)
+    rows, graph = (
+        rows._replace(test_counts=(20, 20), sites=(Summary(20, name="a"), Summary(20, name="b"))),
+        dnasa.topology.ring(2),
+    )
+    problem.test_counts = (20, 20)
     result = dnasa.solve(problem, graph, steps=5)
 
     def lost(text: str) -> NoReturn:
@@ -345,33 +347,96 @@ def test_a_new_run_replaces_the_model_of_the_old_one(copied: Path) -> None:
 # ---------------------------------------------------------------- tests of the model
 
 
-def test_the_evaluation_is_that_of_scikit_learn(home: Path) -> None:
-    from sklearn.metrics import confusion_matrix, mean_absolute_error, r2_score, root_mean_squared_error
+@pytest.mark.parametrize(("min_count", "near"), [(1, 0.002), (5, 0.005)])
+def test_the_results_of_a_binary_model_are_those_of_single_rows(min_count: int, near: float) -> None:
+    """From cells of one row they are those of scikit-learn and statsmodels but for the grid, from cells of five nearly."""
+    import statsmodels.api as sm
+    from sklearn.metrics import roc_auc_score
+    from statsmodels.stats.proportion import proportion_confint
 
-    for task, target in TASKS.items():
-        rows, model = dnasa.data.load(str(home / f"{task}.csv"), target), dnasa.load(home / task)
-        measured, outputs = evaluated(home / task), model.outputs(rows.test_inputs)
-        if task == "classification":
-            expected = confusion_matrix(rows.test_labels, outputs.argmax(1))
-            assert measured["confusion"] == expected.tolist()
-        if task == "regression":
-            truth, values = map(model.encoding.target_values, (rows.test_labels, outputs))
-            found = evaluation.regression_errors(measured)
+    rng = np.random.default_rng(0)
+    odds = rng.normal(-2.5, 1.3, 2000)
+    event = rng.random(2000) < 1 / (1 + np.exp(-0.8 * odds - 0.2))
+    thirds = np.array_split(np.arange(2000), 3)  # sites
+    pairs = [evaluation._pair(odds[part], event[part], min_count) for part in thirds]
+    assert min(cell[1] for pair in pairs for cells in pair for cell in cells) >= min_count
+    parts = [
+        evaluation.Part(rows=len(part), scores=[pair], sums={"brier": 0}) for part, pair in zip(thirds, pairs, strict=True)
+    ]
+    measured = evaluation.Evaluation(task="classification", target="y", names=[0, 1], sites=[*parts, None])
+    every = results.numbers(measured, threshold=0.1).query("group == '3 of 4 sites'").set_index("measure")
+    found = {name: every.loc[name, ["value", "low", "high"]].to_numpy(float) for name in every.index}
+    assert found["Brier score"][0] == 0
+    assert found["accuracy"][0] == pytest.approx(((odds > np.log(0.1 / 0.9)) == event).mean(), abs=3 * near)
+    assert (found["test rows"][0], found["events"][0]) == pytest.approx((2000, event.sum()))
+    fit = sm.Logit(event.astype(float), sm.add_constant(odds)).fit(disp=0)
+    expected = {
+        "calibration slope": [fit.params[1], *fit.conf_int()[1]],
+        "AUC": [roc_auc_score(event, odds), *delong(odds, event)],
+    }
+    flagged = odds > np.log(0.1 / 0.9)
+    shares = {
+        "sensitivity": (flagged, event),
+        "specificity": (~flagged, ~event),
+        "PPV": (event, flagged),
+        "NPV": (~event, ~flagged),
+    }
+    for name, (right, of) in shares.items():
+        count = (right & of).sum()
+        expected[name] = [count / of.sum(), *proportion_confint(count, of.sum(), method="wilson")]
+    for name, numbers in expected.items():
+        np.testing.assert_allclose(found[name], numbers, atol=near if name == "AUC" else 3 * near, err_msg=name)
+    intercept = sm.GLM(event.astype(float), np.ones(2000), sm.families.Binomial(), offset=odds).fit()
+    assert found["calibration intercept"][0] == pytest.approx(intercept.params[0], abs=3 * near)
+    (roc, _, calibration, decision) = results.curves(measured)
+    assert [curve[0] for curve in (roc, calibration)] == ["ROC curve, 3 of 4 sites", "Calibration, 3 of 4 sites"]
+    assert all(low < observed < high for observed, (_, low, high) in zip(calibration[3][0][2], calibration[4], strict=True))
+    assert [name for name, _, net in decision[3] if (net < -0.02).any()] in ([], ["model"])
+    assert len(decision[3][1][1]) < len(decision[3][0][1]), "treat all ends where it leaves the picture"
+    assert -np.trapezoid(roc[3][0][2], roc[3][0][1]) == pytest.approx(expected["AUC"][0], abs=near)
+    assert len(calibration[3][0][1]) == 10
+
+
+def test_a_site_with_few_rows_of_a_class_sends_nothing_of_its_tests(home: Path) -> None:
+    rows, model = rows_of(home, "classification"), dnasa.load(home / "classification")
+    order, others = np.argsort(rows.labels, kind="stable"), int((rows.labels == 0).sum())
+    for events, sends in {0: True, 1: False, 4: False, 5: True}.items():
+        place = order[others - 40 : others + events]
+        part = evaluation.evaluate(model, (rows.inputs[place], rows.labels[place]), (rows.inputs, rows.labels), 5)
+        assert (part is not None) == sends
+
+
+def delong(scores: np.ndarray, event: np.ndarray) -> tuple[float, float]:
+    """The interval of the AUC, pair by pair."""
+    wins = (scores[event][:, None] > scores[~event]).astype(float)
+    spread = (wins.mean(1).var(ddof=1) / event.sum() + wins.mean(0).var(ddof=1) / (~event).sum()) ** 0.5
+    return wins.mean() - 1.96 * spread, wins.mean() + 1.96 * spread
+
+
+def test_the_results_of_a_regression_and_of_classes_are_those_of_scikit_learn(home: Path, tmp_path: Path) -> None:
+    from sklearn.metrics import confusion_matrix, mean_absolute_error, r2_score, roc_auc_score, root_mean_squared_error
+
+    rows, model = rows_of(home, "regression"), dnasa.load(home / "regression")
+    for place in (slice(0, 50), slice(50, 53), slice(50, 160)):  # all rows, and sites
+        part = evaluation.evaluate(model, (rows.inputs[place], rows.labels[place]), None, 5)
+        assert (part is None) == (place.stop == 53)
+        if part is not None:
+            truth, values = map(model.encoding.target_values, (rows.labels[place], model.outputs(rows.inputs[place])))
+            found = {name: value for name, value, *_ in results.regression([part], evaluated(home / "regression").scale)}
             assert found["R2"] == pytest.approx(r2_score(truth, values), abs=1e-6)
             assert found["RMSE"] == pytest.approx(root_mean_squared_error(truth, values), rel=1e-6)
             assert found["mean |error|"] == pytest.approx(mean_absolute_error(truth, values), rel=1e-6)
-
-
-def test_the_joint_model_of_a_regression_has_its_r2_at_each_site(home: Path) -> None:
-    from sklearn.metrics import r2_score
-
-    rows, model = dnasa.data.load(str(home / "regression.csv"), "value"), dnasa.load(home / "regression")
-    parts = [(rows.inputs[part], rows.labels[part]) for part in (slice(0, 50), slice(50, 50), slice(50, 160))]
-    measured = evaluated(home / "regression") | evaluation.at_sites(model, parts, "training")
-    first, none, last = evaluation.site_metric(measured)
-    assert np.isnan(none)
-    for found, (inputs, labels) in ((first, parts[0]), (last, parts[2])):
-        assert found == pytest.approx(r2_score(labels, model.outputs(inputs)), abs=1e-6)
+            assert found["error, 50th percentile"] == pytest.approx(np.median(truth - values), abs=0.2 * np.std(truth - values))
+    run("train", "--nodes", 2, "--steps", 60, "--out", tmp_path)  # digits
+    digits, model = dnasa.data.load("digits"), dnasa.load(tmp_path)
+    p = model.probabilities(model.outputs(digits.test_inputs))
+    found = results.numbers(evaluated(tmp_path)).set_index(["group", "measure"]).value
+    counts = confusion_matrix(digits.test_labels, p.argmax(1))
+    np.testing.assert_array_equal(results.confusion([evaluated(tmp_path).common]), counts)
+    assert found["3", "recall"] == pytest.approx(counts[3, 3] / counts[3].sum())
+    assert found["3", "precision"] == pytest.approx(counts[3, 3] / counts[:, 3].sum())
+    assert found["all", "accuracy"] == pytest.approx(np.trace(counts) / counts.sum())
+    assert found["all", "macro AUC"] == pytest.approx(roc_auc_score(digits.test_labels, p, multi_class="ovr"), abs=1e-3)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -383,20 +448,30 @@ def test_the_report_shows_the_tests_without_the_data(
     shown = capsys.readouterr().out
     for setting in ("model", "parameters", "batch", "seed"):
         assert re.search(rf"│ {setting} +│ \S+", shown)
-    words = {"classification": ["true / predicted", "recall", "precision"], "regression": ["RMSE"]}[task]
+    words = {"classification": ["AUC", "calibration slope", "PPV", "missing a"], "regression": ["RMSE", "R2"]}[task]
     for word in words:
-        assert word in shown
+        assert word in shown[: shown.index("│ model")], "before the settings"
+    run("report", tmp_path / "elsewhere", "--html", "--threshold", 0.25)
+    written = pd.read_csv(tmp_path / "elsewhere" / "report.csv")
+    assert (written.measure == words[0]).any()
+    assert words[0] in (tmp_path / "elsewhere" / "report.tex").read_text()
+    page = (tmp_path / "elsewhere" / "report.html").read_text()
+    assert page.index(words[0]) < page.index(">Training<")
+    for anchor in re.findall('href="#([^"]+)"', page):
+        assert f'id="{anchor}"' in page
+    with pytest.raises(InputError, match="--threshold must lie between 0 and 1"):
+        run("report", tmp_path / "elsewhere", "--threshold", 8)
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"names": []},
-        {"confusion": [[1]]},
+        {"common": {"rows": 3}},
         {"task": "x"},
-        {"rows": "9"},
-        {"site_totals": [1], "site_scores": [-1]},
-        {"confusion": [["a", "b"], [0, 0]]},
+        {"scale": "nine"},
+        {"sites": [{"rows": 9, "scores": [[[], [[3, 2, 99.0, 0.5]]]], "sums": {"brier": 1}}]},
+        {"min_count": -1},
     ],
 )
 def test_a_damaged_evaluation_gets_one_clear_line(change: dict[str, Any], home: Path, tmp_path: Path) -> None:
@@ -410,7 +485,8 @@ def test_a_damaged_evaluation_gets_one_clear_line(change: dict[str, Any], home: 
 
 
 @pytest.mark.parametrize("task", [pytest.param("regression", marks=pytest.mark.long), "own"])
-def test_the_exported_model_predicts_what_ours_predicts(
+@pytest.mark.filterwarnings("ignore:.*rows have")
+def test_the_exported_model_predicts_raw_rows_as_ours_does(
     task: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -418,11 +494,17 @@ def test_the_exported_model_predicts_what_ours_predicts(
     run("export", home / task, "--onnx", tmp_path / "model.onnx", "--trust")
     assert "differ from ours by at most" in capsys.readouterr().out
     model = dnasa.load(home / task, trust=True)
-    encoded = model.encoding.encode(table())
+    raw = table()[INPUTS].assign(colour=["violet", "NA", "red", "", "blue"] * 40)
+    raw.loc[3, "b"] = np.nan  # the training rows have a value
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    for rows in (encoded, encoded[:1]):
-        (outputs,) = session.run(None, {"rows": rows})
-        np.testing.assert_allclose(outputs, model.to_torch()(torch.from_numpy(rows)).detach(), rtol=1e-4, atol=1e-4)
+    with pytest.warns(
+        UserWarning, match=r"120 of 200 rows have a value of 'colour' that the model does not know: violet, a missing one"
+    ):
+        model.predict(raw)
+    for rows in (raw, raw[:1]):
+        outputs = session.run(None, {name: rows[[name]].to_numpy(None if name == "colour" else float) for name in rows})[-1]
+        expected = model.predict(rows)[:, None] if task == "regression" else model.predict_proba(rows)
+        np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
     assert json.loads(session.get_modelmeta().custom_metadata_map["inputs"]) == list(model.encoding.inputs)
 
 
@@ -443,7 +525,8 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
         problem = on_shards(rows, shards, model="linear")
         result = dnasa.solve(problem, network, steps=30, progress=False)
         save_run(folder, problem, rows, "linear", result, network)
-        return network.processes.traffic and network.processes.traffic.sent[Sending("text", None, ())][0]
+        sent = network.processes.traffic.sent if network.processes.traffic else {}
+        return sum(count for sending, (count, _) in sent.items() if sending.kind == "text")
 
     folders = [tmp_path / "alone", tmp_path / "together"]
     for folder in folders:
@@ -452,18 +535,24 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
     texts = run_threads(graph, lambda network: train(network, folders[1]))
     assert train(dry_run.connect(graph, None, None), None) == texts[0]  # a dry run tests too
     alone, together = map(evaluated, folders)
-    assert alone["rows"] == sum(map(sum, together["confusion"])) == 39
-    assert alone["confusion"] == together["confusion"]
-    for name in ("site_kind", "site_scores", "site_totals"):
-        assert alone[name] == together[name]
-    assert alone["site_kind"] == ("training" if common else "test")
-    assert alone["site_totals"] == ([67.0, 67.0, 66.0] if common else [13.0] * 3)
+    for ours, theirs in zip(alone.sites, together.sites, strict=True):
+        for name in ("rows", "training", "missing"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        for one, other in zip(ours.scores[0], theirs.scores[0], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4)
+    assert alone.site_kind == ("training" if common else "test")
+    assert [part.rows for part in alone.sites] == ([67, 67, 66] if common else [13] * 3)
+    assert (alone.common is not None) == common
+    model = dnasa.load(folders[0])
     if common:
-        model = dnasa.load(folders[0])
-        right = [float((model.predict(table()[i::3]) == table()[i::3].kind).sum()) for i in range(3)]
-        assert alone["site_scores"] == right
-    else:
-        assert sum(alone["site_scores"]) == np.trace(alone["confusion"])
-    frame = dict(evaluation.tables(alone, ["bonn", "köln", "ulm"]))["Each site"]
-    assert list(frame.site) == ["bonn", "köln", "ulm"]
-    np.testing.assert_array_equal(frame.iloc[:, 1], evaluation.site_metric(alone))
+        shares = [(model.predict(table()[i::3]) == table()[i::3].kind).mean() for i in range(3)]
+        found = results.numbers(alone).query("measure == 'accuracy'").value
+        np.testing.assert_allclose(found[1:], shares, atol=0.05)
+    cells = [cell for part in alone.sites for pair in part.scores for cells in pair for cell in cells]
+    assert min(cell[1] for cell in cells) >= 5, "nothing of fewer rows leaves a site"
+    assert all(count is None or count == 0 or count >= 5 for part in alone.sites for count in part.missing.values())
+    shown = dict(results.tables(alone, ["bonn", "köln", "ulm"]))
+    of_site = "bonn (its training rows)" if common else "bonn"
+    assert of_site in shown[f"Results for kind, event: low, threshold {results.threshold_of(alone):.3g}"]
+    alone.sites[1] = None
+    assert results.left_out(alone, ["bonn", "köln", "ulm"]) == ["Left out, with fewer than 5 test rows of a class: köln."]

@@ -16,7 +16,7 @@ from dnasa.channels.exchange import check_memory
 from dnasa.communication import Channel, Memory, Multiply
 from dnasa.core import Array, InputError, Messages
 
-BLOCK = 256  # numbers with one scale
+BLOCK = 1024  # numbers with one scale
 SPACING = {1: 1.596, 2: 0.9957, 4: 0.3352}  # of the levels, in standard deviations: the best for normal numbers (Max, 1960)
 SHORT = 16  # numbers, below which compressing a message is not worth it
 FIRST = 8  # bits of the first exchange, in which everything is new
@@ -35,7 +35,7 @@ def feedback(bits: int = 2) -> Channel:
         raise InputError(f"feedback takes 1, 2 or 4 bits, not {bits}.")
 
     def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int, first: int) -> tuple[Messages, Memory]:
-        check_memory(memory, messages, count=2)
+        check_memory(memory, messages, lambda m: (m, m))
         if multiply.W.shape[0] == 1:
             return messages, memory
         after = tuple(
@@ -52,7 +52,7 @@ def feedback(bits: int = 2) -> Channel:
             return message.shape[-1] * message.dtype.itemsize
         return (row_bytes(message.shape[-1], 1) + row_bytes(message.shape[-1], bits)) / 2
 
-    return Channel(init, exchange, settings=f"feedback:{bits}", size=size, averages=True)
+    return Channel(init, exchange, settings=f"feedback:{bits}", size=size, fades=True, averages=True)
 
 
 def averaged(y: Array, anchor: Array, rest: Array, multiply: Multiply, bits: int) -> tuple[Array, Array]:

@@ -89,10 +89,7 @@ def read_plan(plan: int | str) -> list[Entry]:
     for part in str(plan).split(","):
         match = re.fullmatch(r"([48])(?:/([1-9][0-9]{0,5}))?", part.strip())
         if match is None:
-            raise InputError(
-                "moniqua takes 8 or 4 bits for each message, with /k for one that is sent at every k-th step only, such as "
-                f"moniqua:8,4,8/8; not '{plan}'."
-            )
+            raise InputError(f"moniqua takes 8 or 4 bits for each message, as in moniqua:8 or moniqua:8,4,8/8; not '{plan}'.")
         entries.append(Entry(int(match[1]), int(match[2] or 1)))
     return entries
 
@@ -114,7 +111,7 @@ def moniqua(plan: int | str = 8) -> Channel:
         return entries[min(number, len(entries) - 1)]
 
     def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int, first: int) -> tuple[Messages, Memory]:
-        check_memory(memory, messages, count=1, width=block_count)
+        check_memory(memory, messages, lambda m: (block_count(m),))
         offset, more = Streams("moniqua").at(0, 0, t).random(2).tolist()
         sent = [k for k in range(len(messages)) if entry(first + k).is_sent(t)]
         grids = {k: Grid(entry(first + k).bits, offset, 1 + more) for k in sent}

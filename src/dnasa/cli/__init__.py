@@ -1,4 +1,4 @@
-"""The command line: `dnasa train | compare | resume | runs | report | predict | export | ...`."""
+"""The command line: `dnasa train | fit | compare | resume | runs | report | predict | export | ...`."""
 
 from dnasa.cli.commands import app
 from dnasa.cli.exits import fail, run_app, running

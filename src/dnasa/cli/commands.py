@@ -10,6 +10,7 @@ import dnasa
 from dnasa.cli import configs, inputs, pictures, plugins, rendering, trained
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
+from dnasa.cli.fit import fit
 from dnasa.cli.options import GRAPHS, OF_COMPARE, OF_TRAIN, Options, split, takes
 from dnasa.cli.rendering import console, print_line, print_table
 from dnasa.cli.sites import keys, sites
@@ -45,7 +46,6 @@ def begin(
 @takes(every_but=OF_COMPARE)
 def train(context: typer.Context, options: Options) -> None:
     """Train one model on many nodes."""
-    from dnasa.comparing.run_table import experiment
     from dnasa.engine.loop import check, solve
 
     inputs.set_output(options)
@@ -53,23 +53,23 @@ def train(context: typer.Context, options: Options) -> None:
         return configs.repeat(context, options.config)
     if options.dry_run:
         options = inputs.of_dry_run(options)
-    if options.metrics_port is not None:
-        from dnasa.runs.exporter import Exporter
-
-        Exporter(options.metrics_port)
     begun = inputs.begin(context, options, [options.rule])
     options, folder = begun.options, begun.folder
     method = inputs.method(options)
     source, shared = inputs.prepare(begun, check=partial(check, **method))
     network = shared["network"]
+    if options.dry_run:  # the data are those of the real run
+        shared["steps"] = min(options.steps, inputs.DRY_STEPS)
     result = trained.saved(shared) or solve(source.problem, **method, **shared)
     if options.dry_run:
         trained.save(None, source, result, network)
         inputs.set_output(options, writes=True)
-        return rendering.print_dry_run(network, options.steps)
+        return rendering.print_dry_run(network, shared["steps"])
     inputs.set_output(options, result.writes)
     names = network.processes.names or source.sites
     rendering.print_lost_nodes(result.settings, names)
+    from dnasa.comparing.run_table import experiment  # only now, since it imports pandas
+
     setting = experiment(vars(options), rendering.graph_title(begun.graph), network.settings.rounds)
     seeds = f", mean of {options.seeds} seeds" if options.seeds > 1 else ""
     rendering.print_history(result.history, f"{find(options.rule).title} on {setting}{seeds}")
@@ -99,19 +99,21 @@ def compare(context: typer.Context, options: Options) -> None:
     Stepsizes are chosen on validation rows, a tenth of the training rows that is held out, or, for streaming problems,
     on other seeds; the results are those on the test rows.
     """
-    from dnasa.comparing.grid import check_axes
+    from dnasa.comparing.grid import check_axes, grid_of
     from dnasa.comparing.grid import compare as run_comparison
     from dnasa.comparing.run_table import experiment
 
     inputs.set_output(options)
     if options.config is not None:
         return configs.repeat(context, options.config)
-    names, grid = split(options.rules), inputs.numbers(options.etas)
+    names = split(options.rules)
+    grid = inputs.stepsizes(options.etas, names)
     kinds = pictures.formats(options.format, options.style)
     check_axes(split(options.x))
     if options.latex and options.out is None:
         raise InputError("--latex writes table.tex into the folder of the run: give --out.")
     begun = inputs.begin(context, options, names)
+    grid_of(names, grid, options.schedule, options.extend)  # finds mistakes before data is read
     options, graph = begun.options, begun.graph
     source, shared = inputs.prepare(begun, validate=True)
     chosen: Any = {name: getattr(options, name) for name in ("metric", "extend", "schedule")}
@@ -128,8 +130,8 @@ def compare(context: typer.Context, options: Options) -> None:
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
         words = title(graph=graph.name), options.out.resolve().name
-        latex = {"table.tex": partial(comparison.latex, *words)} if options.latex else {}
-        pictures.save_results(options.out, figures, comparison.summary(), latex, kinds, options.style)
+        latex: Any = {"table.tex": partial(comparison.latex, *words), "captions.tex": partial(comparison.captions, words[0])}
+        pictures.save_results(options.out, figures, comparison.summary(), latex if options.latex else {}, kinds, options.style)
     if comparison.all_diverged:
         fail(1, f"Every run diverged: try smaller --etas, or add {DEFAULT_RULE}, which needs none.")
 
@@ -140,10 +142,7 @@ app.command()(study)
 @app.command()
 @takes("format", "style")
 def reproduce(
-    figure: Annotated[str | None, typer.Argument(help=f"{', '.join(FIGURES)}.", show_default=False)] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Measure published numbers again and compare them: minutes on two cores.")
-    ] = False,
+    figure: Annotated[str, typer.Argument(help=f"{', '.join(FIGURES)}.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and seeds; the figure says so.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda, for fig3 on. Default: cuda where there is one.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),
@@ -154,10 +153,6 @@ def reproduce(
     from dnasa import reproduce as figures
     from dnasa.comparing.style import context as drawn_in
 
-    if check and figure is None:
-        return check_claims()
-    if check or figure is None:
-        raise InputError("Give the name of a figure, or --check for published numbers of several.")
     make, kinds = figures.figure(figure), pictures.formats(options.format, options.style)
     own = OwnFiles(make_folder(out))
     own.check_free(path.name for path in out.glob(f"{figure}[.-]*") if not path.is_dir())
@@ -177,31 +172,6 @@ def reproduce(
         print_line(line)
     for picture in saved:
         print_line(f"Saved {picture} and its numbers in {out}.")
-
-
-def check_claims() -> None:
-    """Measure every claim, print a table, and fail if a number differs from the published one."""
-    import pandas as pd
-
-    from dnasa.reproduce.check import check, claims
-
-    every, rows = claims(), []
-    for number, (claim, found, result) in enumerate(check(every), start=1):
-        print_line(f"[{number}/{len(every)}] {claim.text}: {result}")
-        row = {
-            "claim": f"{claim.text} ({claim.page})",
-            "published": f"{claim.published:g}",
-            "found": "-" if found is None else f"{found:.5g}",
-            "tolerance": f"{claim.tolerance:g}: {claim.reason}",
-            "result": result.partition(":")[0],
-        }
-        rows.append(row)
-    table = pd.DataFrame(rows)
-    print_table(table, "Published numbers, measured again")
-    counts = table["result"].value_counts()
-    print_line(f"{len(rows)} numbers: {', '.join(f'{count} {result}' for result, count in counts.items())}.")
-    if "differs" in counts:
-        fail(1, f"{counts['differs']} of {len(rows)} published numbers differ from those found.")
 
 
 @app.command("topology")
@@ -238,7 +208,7 @@ app.command("data")(show_data)
 
 
 @app.command()
-@takes("plugin", "trust", "metrics_port", "quiet", "log_json")
+@takes("plugin", "trust", "quiet", "log_json")
 def resume(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder of a run begun with --out.")],
@@ -266,6 +236,7 @@ def runs(folder: Annotated[Path, typer.Argument(help="Folder with the folders of
     print_table(run_table.table(folder), f"Runs in {folder}")
 
 
+app.command()(fit)
 app.command()(trained.report)
 app.command()(trained.predict)
 app.command()(trained.export)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 RESUMED = "dnasa.resumed"
 REDRAWN = ("format", "style", "latex", "x", "metric", "extend")  # options with which a finished comparison is drawn again
-NOT_STORED = ("out", "force", "config", "trust", "quiet", "log_json", "dry_run", "metrics_port")
+NOT_STORED = ("out", "force", "config", "trust", "quiet", "log_json", "dry_run")
 SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")
 
@@ -136,7 +136,7 @@ def resume(context: typer.Context, folder: Path, command: str, options: dict[str
     if "model" in named and not (code_files({"model": named["model"]}) and code_files({"model": options.get("model")})):
         raise InputError("--model says where the file of a run's own model is now: leave it out for other models.")
     options |= {"out": str(folder), "engine": None}
-    options |= {name: context.params[name] for name in ("quiet", "log_json", "metrics_port")}
+    options |= {name: context.params[name] for name in ("quiet", "log_json")}
     _run(context, folder / "config.json", command, options, named, resumed=True)
 
 

@@ -1,35 +1,52 @@
 """`dnasa data`: the datasets, and how data is read and divided among nodes."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dnasa.cli import inputs
+from dnasa.cli import inputs, rendering
 from dnasa.cli.options import Options, takes
 from dnasa.cli.rendering import print_line, print_table
 from dnasa.core import InputError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dnasa.communication import Network
+    from dnasa.data import Dataset
+
+    Duplicates = tuple[pd.DataFrame, list[str]]  # how many rows, and which of the local ones
+
 MOST_COLUMNS = 15  # a table with more is shown with a row for each class
 
 
-@takes("target", "drop_columns", "id_column", "task", "partition", "nodes", "shard_dir")
+@takes(
+    *("target", "drop_columns", "id_column", "task", "labels", "recode", "min_count", "partition", "nodes", "shard_dir"),
+    *("sites", "timeout", "dry_run"),
+)
 def show_data(
     context: typer.Context,
     name: Annotated[
         str | None, typer.Argument(help="A dataset, or a file or folder of your own; without one, list all datasets.")
     ] = None,
+    find_duplicates: Annotated[bool, typer.Option("--find-duplicates", help="Count rows of two sites, by hashes.")] = False,
     *,
     options: Options,
 ) -> None:
-    """List the datasets, or show how one of them or your own file is read and divided among nodes."""
+    """List the datasets, or show how one, your own file, or the tables of all --sites are read and divided among nodes."""
     from dnasa.data import partition
+    from dnasa.data.duplicates import count_duplicates
     from dnasa.tasks import datasets, sources
 
+    if options.shard_dir is None and (find_duplicates or options.sites is not None or options.dry_run):
+        raise InputError("--sites, --dry-run and --find-duplicates are for tables of sites: give --shard-dir.")
     if name is None and options.shard_dir is None:
         return print_table(datasets.datasets(), "Datasets")
     if name is not None and options.shard_dir is not None:
         raise InputError("A dataset and --shard-dir cannot be combined: leave one of them out.")
+    if options.sites is not None or options.dry_run:
+        return show_sites(context, options, find_duplicates)
     nodes, how = inputs.find_nodes(context, replace(options, data=name or ""))
     chosen = sources.SourceOptions.of(vars(options) | {"data": name, "nodes": nodes, "partition": how})
     rows, shards = sources.load_rows(chosen, range(nodes))
@@ -41,5 +58,43 @@ def show_data(
         table = table.set_index(table.columns[0]).T.rename_axis("class").reset_index()
     kinds = {"classification": "Rows of each class", "regression": "Targets"}
     print_table(table, f"{'Windows' if rows.vocabulary else kinds[rows.task]} at each of {nodes} nodes, {how}")
+    found = count_duplicates(rows, shards, lambda own, read: [read(own)], options.min_count) if find_duplicates else None
+    show_cohort(rows, found)
+
+
+def show_sites(context: typer.Context, options: Options, find_duplicates: bool) -> None:
+    """What the sites tell each other of their tables; a dry run shows what this one would tell."""
+    from dnasa.data.duplicates import count_duplicates
+    from dnasa.networks.sites import JOINED
+    from dnasa.tasks.sources import load_rows
+
+    begun = inputs.begin(context, options, [options.rule])
+
+    def load(network: "Network") -> tuple["Dataset", "Duplicates | None"]:
+        rows, shards = load_rows(*inputs.told(begun.options, network))
+        gather = network.processes.allgather_json
+        return rows, count_duplicates(rows, shards, gather, options.min_count) if find_duplicates else None
+
+    network, loaded = inputs.load_together(begun, load, lambda loaded: None)
+    inputs.set_output(options, writes=True)
+    if options.dry_run:
+        return rendering.print_dry_run(network)
+    show_cohort(*loaded)
+    for members in JOINED:
+        members.end()
+
+
+def show_cohort(rows: "Dataset", duplicates: "Duplicates | None") -> None:
+    """What sites may know of each other's rows, and warnings."""
+    from dnasa.tasks.datasets import cohort
+
+    if rows.sites and rows.sites[0].columns:
+        print_table(cohort(rows), f"Rows at {len(rows.sites)} sites, for training unless said otherwise")
+    if duplicates is not None and len(duplicates[0]):
+        print_table(duplicates[0], "The same rows at two sites")
+        for sentence in duplicates[1]:
+            print_line(sentence)
+    elif duplicates is not None:
+        print_line("No two sites have the same row.")
     for sentence in rows.warnings:
         print_line(f"Warning: {sentence}")

@@ -1,9 +1,10 @@
 """From options to the objects that `solve` takes."""
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.progress import Progress
     from dnasa.sites.file import Sites
-    from dnasa.tasks.sources import Source
+    from dnasa.tasks.sources import Source, SourceOptions
     from dnasa.topology import Topology
 
+T = TypeVar("T")
 OF_DATA = (  # options without effect on a synthetic problem
-    *("target", "task", "drop_columns", "id_column", "shard_dir", "partition"),
-    *("model", "weights_by", "class_weight", "early_stopping", "device"),
+    *("target", "task", "drop_columns", "id_column", "labels", "recode", "min_count", "shard_dir", "partition"),
+    *("model", "weights_by", "class_weight", "early_stopping", "device", "epsilon"),
 )
 DRY_STEPS = 40  # K-GT needs that many to send something
 
@@ -50,7 +52,7 @@ def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Beg
     whole("--steps", options.steps)
     plugins.load(options.plugin or ())
     check_source(options, configs.explicit(context))
-    channel = make_channel(options)
+    channel = make_channel(options, rules)
     sites = None if options.sites is None else read_sites(options.sites)
     nodes, partition = find_nodes(context, options, sites)
     name, weights = options.topology, options.weights
@@ -60,8 +62,6 @@ def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Beg
         name, weights = topology.graphs.default_name(nodes, map(example, rules), channel, weights)
     graph = topology.make(name, nodes, weights)
     completed: dict[str, Any] = {"nodes": nodes, "topology": name, "weights": weights, "partition": partition}
-    if options.late is not None and sites is not None:
-        completed["early_stopping"] = bool(options.early_stopping)  # such sites cannot, so they do not by default
     context.params |= completed  # for the config
     options = replace(options, **completed)
     return Begun(options, graph, channel, sites, configs.make_run_folder(context, options))
@@ -84,44 +84,38 @@ def prepare(
     With `validate`, the problem has validation rows, and its curves have enough points. A site calls `check`, with the
     arguments of `solve`, before it connects.
     """
+    from dnasa.engine.plan import RunOptions, check_options
     from dnasa.runs.history import Record
-    from dnasa.tasks.sources import SourceOptions, checked_summaries, make_source
+    from dnasa.tasks.sources import make_source
 
     options, folder = begun.options, begun.folder
+    record = Record(checkpoint_every=options.checkpoint_every)
+    check_options(RunOptions(options.evaluate, None, options.weight_decay, folder, record=record))
     first = whole("A seed", options.seed, low=0)
+    by_default = "nodes" if options.shard_dir is None else "rows"
     shared = {
         "steps": options.steps,
         "weight_decay": options.weight_decay,
         "seed": range(first, first + whole("--seeds", options.seeds, high=100_000)),
-        "node_weights": options.weights_by and choose("value of --weights-by", options.weights_by, {"rows": "rows"}),
+        "node_weights": choose("value of --weights-by", options.weights_by or by_default, {"rows": "rows", "nodes": None}),
         "folder": folder,
     }
 
     def load(network: "Network") -> tuple["Source", dict[str, Any]]:
-        def allgather_text(text: str) -> list[str]:
-            return network.processes.allgather_json(text, lambda other: checked_summaries(text, other))
+        chosen, nodes, allgather_text = told(options, network)
+        source = make_source(chosen, nodes, validate, allgather_text)
+        recorded = replace(record, patience=source.patience)
+        return source, shared | {"network": network, "evaluate": source.evaluate, "record": recorded}
 
-        source = make_source(SourceOptions.of(vars(options)), network.local_nodes, validate, allgather_text)
-        record = Record(patience=source.patience, checkpoint_every=options.checkpoint_every)
-        return source, shared | {"network": network, "evaluate": source.evaluate, "record": record}
-
-    if begun.sites is not None and not options.dry_run:
-        check_alone(begun, load, check)
-    network = silent_network(begun) if options.dry_run else make_network(begun)
-    progress, warned = set_output(options, network.processes.writes), list[str]()
-    try:
-        with showing_warnings(warned.append):
-            source, shared = load(network)
-    except InputError as error:
-        network.processes.membership.fail(error.kind)
-        if folder is not None and folder.journal is not None:
-            folder.journal.write(0)
-        raise
+    warned = list[str]()
+    with showing_warnings(warned.append):
+        network, (source, shared) = load_together(begun, load, lambda loaded: check(loaded[0].problem, **loaded[1]))
+    progress = set_output(options, network.processes.writes)
     if source.rows is not None:
         warned += [f"Warning: {sentence}" for sentence in source.rows.warnings]
     names = list(network.processes.names) or source.sites
     if folder is not None:
-        folder.warnings = warned
+        folder.warnings = [*source.description.splitlines()[1:], *warned]  # also whether it stops early
         folder.config |= {"engine": running.engine} | {"model": source.model} | ({"sites": names} if names else {})
     if source.description:
         print_line(source.description)
@@ -130,7 +124,35 @@ def prepare(
     return source, shared | {"progress": progress}
 
 
-def check_alone(begun: Begun, load: Callable[["Network"], tuple["Source", dict[str, Any]]], check: Callable[..., None]) -> None:
+def load_together(begun: Begun, load: Callable[["Network"], T], check: Callable[[T], None]) -> tuple["Network", T]:
+    """Connect, and load data with the other processes; a site checks alone first. An error here tells the others its kind."""
+    options, folder = begun.options, begun.folder
+    if begun.sites is not None and not options.dry_run:
+        check_alone(begun, load, check)
+    network = silent_network(begun) if options.dry_run else make_network(begun)
+    set_output(options, network.processes.writes)
+    try:
+        return network, load(network)
+    except InputError as error:
+        network.processes.membership.fail(error.kind)
+        if folder is not None and folder.journal is not None:
+            folder.journal.write(0)
+        raise
+
+
+def told(options: Options, network: "Network") -> tuple["SourceOptions", range, Callable[[str], list[str]]]:
+    """What data is loaded with: the options and the site's name, the nodes here, and how others are told of their tables."""
+    from dnasa.tasks.sources import SourceOptions, checked_summaries
+
+    def allgather_text(text: str) -> list[str]:
+        own = json.loads(text)
+        return network.processes.allgather_json(own, lambda other: checked_summaries(text, json.dumps(other)))
+
+    names, nodes = network.processes.names, network.local_nodes
+    return SourceOptions.of(vars(options) | {"site": names[nodes.start] if names else None}), nodes, allgather_text
+
+
+def check_alone(begun: Begun, load: Callable[["Network"], T], check: Callable[[T], None]) -> None:
     """Find the mistakes of this site before it connects, with a network that sends nothing.
 
     Once the sites would have told each other what their tables hold, an error says nothing: the others' rows may mend it.
@@ -141,17 +163,17 @@ def check_alone(begun: Begun, load: Callable[["Network"], tuple["Source", dict[s
         exchanged.append(text)
         return silent.processes.allgather_text(text)
 
-    processes = replace(silent.processes, allgather_text=allgather_text, mailbox=lambda: None)
+    processes = replace(silent.processes, allgather_text=allgather_text)
     try:
         with showing_warnings(lambda line: None):
-            source, shared = load(replace(silent, processes=processes))
+            loaded = load(replace(silent, processes=processes))
     except InputError as error:
         if exchanged:
             return
         if error.kind:
             tell_sites(begun, error.kind)
         raise
-    check(source.problem, **shared)
+    check(loaded)
 
 
 def tell_sites(begun: Begun, reason: str) -> None:
@@ -205,20 +227,23 @@ def check_source(options: Options, explicit: Collection[str]) -> None:
     for other in ("shard_dir", "problem"):
         if getattr(options, other) is not None and "data" in explicit:
             raise InputError(f"--data and {flag(other)} cannot be combined: leave one of them out.")
+    if options.epsilon is None and options.delta is not None:
+        raise InputError("--delta belongs to --epsilon: give both.")
     if options.shard_dir is not None and "partition" in explicit:
         raise InputError("--partition cannot be used with --shard-dir: the files are the partition.")
     for name in OF_DATA if options.problem is not None else ():
         if getattr(options, name) != getattr(Options, name):
             raise InputError(f"{flag(name)} belongs to --data: it does nothing with --problem.")
+    choose("class weight", options.class_weight or "balanced", {"balanced": None})
 
 
 def of_dry_run(options: Options) -> Options:
-    """The options of a run that sends and writes nothing: few steps."""
+    """The options of a run that sends and writes nothing."""
     if options.out is not None or options.engine is not None:
         raise InputError("--dry-run writes nothing and connects to nobody: leave out --out and --engine.")
     if options.late is not None:
         raise InputError("What is sent with --late depends on when messages arrive: leave it out of a --dry-run.")
-    return replace(options, steps=min(options.steps, DRY_STEPS), checkpoint_every=None)
+    return replace(options, checkpoint_every=None)
 
 
 def make_network(begun: Begun) -> "Network":
@@ -268,10 +293,15 @@ def begin_journal(begun: Begun) -> "Traffic":
     return traffic
 
 
-def make_channel(options: Options) -> "Channel | None":
-    """How messages travel: some of them lost, compressed, or as they are."""
+def make_channel(options: Options, rules: Sequence[str]) -> "Channel | None":
+    """How messages travel: some of them lost, compressed, masked, or as they are."""
     from dnasa.channels import compression, faulty
 
+    if options.private:
+        if options.drop or options.compress or options.late is not None:
+            raise InputError("--private cannot be combined with --compress, --drop and --late: leave them out.")
+        shared = options.epsilon is not None and options.every == 1 and all(example(rule).only_sums for rule in rules)
+        return networks.private_channel(wide=shared)
     if not options.drop:
         return compression(options.compress) if options.compress else None
     for name in ("clock", "compress"):
@@ -282,11 +312,20 @@ def make_channel(options: Options) -> "Channel | None":
     return faulty(options.drop, seed=options.seed)
 
 
-def numbers(text: str) -> list[float]:
-    try:
-        values = [float(part) for part in split(text)]
-    except ValueError:
-        raise InputError(f"--etas takes numbers separated by commas, such as 0.1,1,10; not '{text}'.") from None
-    for value in values:
-        positive("Each of --etas", value)
-    return values
+def stepsizes(text: str, rules: Sequence[str]) -> dict[str, list[float]]:
+    """The value of --etas for each rule: `0.1,1`, and after `dadam=` those of that rule."""
+    grids: dict[str, list[float]] = {"": []}
+    name = ""
+    for part in split(text):
+        *names, number = part.split("=", 1)
+        name = names[0] if names else name
+        try:
+            grids.setdefault(name, []).append(float(number))
+        except ValueError:
+            example = "such as 0.1,1,10 or 0.1,1,dadam=0.001,0.01"
+            raise InputError(f"--etas takes numbers separated by commas, {example}; not '{text}'.") from None
+        positive("Each of --etas", grids[name][-1])
+    unknown = [name for name in grids if name and name not in rules]
+    if unknown:
+        raise InputError(f"--etas names the rule '{unknown[0]}', which is not compared. Choose from: {', '.join(rules)}.")
+    return {rule: grids.get(rule, grids[""]) for rule in rules}

@@ -45,13 +45,15 @@ class Options:
     target: str | None = basic(None, "Target column of your own table, by name or position from 0.")
     nodes: int = basic(8, "Number of nodes. By default that of the data, if it has its own nodes.")
     topology: str | None = basic(None, f"The graph: {GRAPHS}. Default: exact; ring where W must not change.")
-    rule: str = basic(DEFAULT_RULE, f"Method: {', '.join(RULES)}, or a rule of a plugin.")
+    rule: str = basic(DEFAULT_RULE, f"Method: {', '.join(RULES)}, or a rule of a plugin; on clipped gradients, as clip:1+dsgt.")
     rules: str = basic(
         ",".join(COMPARED),
         f"Methods, separated by commas: {', '.join(RULES)}, or rules of plugins; each may name its schedule, as dsgt:cosine.",
     )
     eta: float | None = basic(None, f"Stepsize, for rules that need one; {' and '.join(NO_ETA)} need none. {MEANING}")
-    etas: str = basic("0.01,0.03,0.1,0.3,1,3", f"Stepsizes for the rules that need one, separated by commas. {MEANING}")
+    etas: str = basic(
+        "0.01,0.03,0.1,0.3,1,3", f"Stepsizes for the rules that need one; after dadam= those of D-Adam. {MEANING}"
+    )
     steps: int = basic(1000, "Number of steps.")
     batch: int | None = basic(None, "Samples per node and step. Default: 32 for data, 1 for least squares.")
     seed: int = basic(0, "Seed of the samples, the starting point and the partition; the first of several.")
@@ -70,8 +72,21 @@ class Options:
     task: str | None = of_data(None, "classification or regression. Default: what the target looks like.")
     drop_columns: str | None = of_data(None, "Columns of your own table to leave out, as a,b,c.")
     id_column: str | None = of_data(None, "Column that names the rows: not an input, and repeated in predictions.")
+    labels: str | None = of_data(None, "Classes of the target, as no,yes, or what its labels mean, as no=0,yes=1; no others.")
+    recode: Path | None = of_data(
+        None, "TOML file: columns, units, spellings, missing values, labels. Applied first, and kept."
+    )
+    min_count: int = of_data(5, "With --shard-dir, no category, class or statistic of fewer rows leaves a site; at least 2.")
+    epsilon: float | None = of_data(
+        None, "Differential privacy: noise so that the run tells at most this much of any training row (docs/privacy.md)."
+    )
+    delta: float | None = of_data(
+        None, "With --epsilon, the probability that it tells more; below 1 / rows of the smallest node. Default: 1e-5."
+    )
     class_weight: str | None = of_data(None, "balanced: each class counts the same in the training loss.")
-    weights_by: str | None = of_data(None, "rows: nodes count in proportion to their rows. Default: all the same.")
+    weights_by: str | None = of_data(
+        None, "How much nodes count: rows, as if all rows were in one place (default with --shard-dir), or nodes, all the same."
+    )
     early_stopping: bool | None = of_data(
         None,
         "Hold out a tenth of the training rows, stop when the loss on them no longer improves, and keep the best model. "
@@ -87,7 +102,9 @@ class Options:
     weight_decay: float = method(
         0.0, "Decoupled weight decay, as in AdamW: in each step the model shrinks by the stepsize times this number."
     )
-    weights: str | None = method(None, "Mixing weights: laplacian (default; on the ring 1/3), metropolis or lazy.")
+    weights: str | None = method(
+        None, "Mixing weights: laplacian (default; ring: 1/3), metropolis, best_constant, fastest, lazy."
+    )
     dtype: str | None = method(None, "float32 or float64. Default: float32 for data, else float64.")
     plugin: list[Path] | None = method(
         None, "Python file with your own rules or graphs (docs/extending.md); may be given several times."
@@ -102,6 +119,9 @@ class Options:
         f"Compress messages: {', '.join(COMPRESSIONS)}; numbers as in topk:0.01, "
         "feedback:2, moniqua:8,4,8/8 (docs/compression.md). moniqua and 16 bits suit changing graphs, feedback complete ones.",
     )
+    private: bool = messages(
+        False, "Secure summation: others see sums over all nodes, never the model or gradient of one (docs/privacy.md)."
+    )
     drop: float = messages(0.0, "Simulated fault: each link fails in a step with this probability.")
     clock: Path | None = messages(
         None,
@@ -110,8 +130,8 @@ class Options:
     )
     late: int | None = messages(
         None,
-        "Nodes do not wait for each other, at the speeds of --clock or with --sites: an exchange with a neighbor may last for "
-        "this many further steps. --steps is then the mean of the nodes' steps, and the default graph exponential.",
+        "Nodes do not wait for each other, at the speeds of --clock: an exchange may last for this many further steps. "
+        "--steps is then the mean of the nodes' steps, and the default graph exponential.",
     )
 
     engine: str | None = processes(
@@ -123,9 +143,6 @@ class Options:
     timeout: float = processes(30.0, "Seconds without an answer after which a site counts as lost.")
     dry_run: bool = processes(
         False, "Send nothing, and show what this process would send in the first steps: to whom, arrays, bytes."
-    )
-    metrics_port: str | None = processes(
-        None, "Serve metrics for Prometheus at this port of 127.0.0.1, or at HOST:PORT.", metavar="[HOST:]PORT"
     )
 
     evaluate: int | None = output(None, "Evaluate every N steps. Default: up to 50 times; in a comparison, up to 100.")
@@ -151,7 +168,7 @@ class Options:
 
 
 FIELDS = {each.name: each for each in fields(Options)}
-OF_TRAIN = ("rule", "eta", "clock", "late", "sites", "dry_run", "metrics_port")
+OF_TRAIN = ("rule", "eta", "clock", "late", "sites", "dry_run", "epsilon", "delta")
 OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "format", "style", "latex")
 
 

@@ -38,7 +38,7 @@ def names(command: str, options: Mapping[str, Any]) -> list[str]:
     if command == "train":
         return ["history.png"] * can_draw() + ([] if options.get("problem") else ["model.safetensors", "model.json"])
     kinds = formats(options.get("format") or FORMATS[0]) if can_draw() else []
-    tables = ["table.csv", "table.tex"] if options.get("latex") else ["table.csv"]
+    tables = ["table.csv", "table.tex", "captions.tex"] if options.get("latex") else ["table.csv"]
     return [f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", *kinds)] + tables
 
 

@@ -29,15 +29,13 @@ def load_file(path: Path) -> None:
     except (Exception, SystemExit) as error:
         raise InputError(f"The plugin {path} {failure(path, error).rstrip('.')}.") from error
     if before == (RULES, TOPOLOGIES):
-        raise InputError(f"The plugin {path} adds nothing: it must use @dnasa.rules.rule or dnasa.topology.register.")
+        raise InputError(f"The plugin {path} adds nothing: it must use @dnasa.rules.rule, or add to dnasa.topology.TOPOLOGIES.")
 
 
 def check_trusted(code: Iterable[Path], source: Path, trust: bool, remedies: str = "--trust") -> None:
     """Refuse code that a file names and the user does not, unless `source` is trusted; announce it otherwise."""
     for file in sorted(code):
         if not trust:
-            raise InputError(
-                f"{source} names code, {file}, which is not executed unless you trust it: read the file, then add {remedies}."
-            )
+            raise InputError(f"{source} names code that is not executed: read {file}, then add {remedies}.")
         if networks.launched_rank() == 0:
             print(f"Executing {file}, which {source} names.", file=sys.stderr, flush=True)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from dnasa import networks
 from dnasa.runs.names import node_name, node_names
 
 if TYPE_CHECKING:
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     from dnasa.runs.result import Result
     from dnasa.topology import Topology
 
-console = Console()
+# mpirun gives its processes a terminal, whatever its own output is
+console = Console() if networks.detect() == "simulated" else Console(color_system=None)
 COLUMNS = (  # of a history, those that are printed
     *("step", "train_loss", "test_loss", "test_accuracy", "test_rmse", "test_r2"),
     *("grad_norm", "consensus", "clock_seconds", "seconds"),
@@ -43,19 +46,44 @@ def showing_warnings(show: Callable[[str], None]) -> Iterator[None]:
 
 
 def print_table(table: "pd.DataFrame | Mapping[str, Any]", title: str) -> None:
-    """A table, or settings as a table without a header; in a file or a pipe, lines may be long."""
-    out = Table(title=escape(printable(title)), show_header=not isinstance(table, Mapping))
-    if isinstance(table, Mapping):
-        for name, value in table.items():
-            out.add_row(escape(printable(name)), escape(printable(str(value))))
-    else:
-        for name in table:
-            side = "right" if table[name].dtype.kind in "fiu" else "left"
-            out.add_column(str(name), justify=side, overflow="fold")  # type: ignore[arg-type]
-        for row in zip(*(table[name] for name in table), strict=True):
-            out.add_row(*(_cell(name, value) for name, value in zip(table, row, strict=True)))
+    """A table, or settings as a table without a header; in a file or a pipe, lines may be long.
+
+    On a narrow terminal, columns that do not fit without breaking words are in further tables.
+    """
     wide = console if console.is_terminal else Console(width=max(console.width, 170), quiet=console.quiet)
-    wide.print(out)
+    heading: Text | None = Text(printable(title))
+    if isinstance(table, Mapping):
+        out = Table(title=heading, show_header=False)
+        for name, value in table.items():
+            out.add_row(Text(printable(name)), Text(printable(str(value))))
+        wide.print(out)
+        return
+    columns = [[printable(str(name)), *(_cell(name, value) for value in table[name])] for name in table]
+    sides = ["right" if table[name].dtype.kind in "fiu" else "left" for name in table]
+    for widths in _fitting(columns, wide.width - 1):
+        out = Table(title=heading)
+        for i, width in widths.items():
+            out.add_column(Text(columns[i][0]), justify=sides[i], overflow="fold", width=width)  # type: ignore[arg-type]
+        for row in range(1, len(table) + 1):
+            out.add_row(*(Text(columns[i][row]) for i in widths))
+        wide.print(out)
+        heading = None
+
+
+def _fitting(columns: Sequence[Sequence[str]], room: int) -> Iterator[dict[int, int]]:
+    """The widths of the columns of each table, of which the first is in all: no word is broken unless one is too long."""
+    longest = [min(room // 2, max(map(cell_len, " ".join(column).split() or [""]))) for column in columns]
+    full = [max(map(cell_len, column)) for column in columns]
+    parts = [[0]]
+    for i in range(1, len(columns)):
+        if len(parts[-1]) > 1 and sum(longest[j] + 3 for j in [*parts[-1], i]) > room:
+            parts.append([0])
+        parts[-1].append(i)
+    for chosen in parts:
+        limit = max(full)
+        while limit > 1 and sum(max(longest[i], min(full[i], limit)) + 3 for i in chosen) > room:
+            limit -= 1
+        yield {i: max(longest[i], min(full[i], limit)) for i in chosen}
 
 
 def printable(text: str) -> str:
@@ -82,16 +110,16 @@ def kept_steps(history: "pd.DataFrame") -> list[int]:
 
 def _cell(name: Any, value: Any) -> str:
     if isinstance(value, str):
-        return escape(printable(value))
+        return printable(value)
     if value is None or value != value:
         return "-"
-    if "accuracy" in str(name) or name in ("recall", "precision"):
+    if "accuracy" in str(name):
         return f"{100 * value:.2f} %"
     return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
 
 
 def graph_title(graph: "Topology") -> str:
-    return f"{graph.name} ({', '.join(filter(None, (graph.parameters, f'rho = {graph.rho:.3f}')))})"
+    return f"{graph.name} ({', '.join(filter(None, (graph.parameters, graph.mixing)))})"
 
 
 def graph_rows(graph: "Topology") -> dict[str, str]:
@@ -118,12 +146,18 @@ def print_lost_nodes(settings: Mapping[str, Any], sites: Sequence[str] = ()) -> 
         print_line(f"Lost at step {loss['step']}: {nodes} and their data; the others continued.")
 
 
-def print_dry_run(network: "Network", steps: int) -> None:
-    """What this process would have sent, by kind and receiver."""
+def print_dry_run(network: "Network", steps: int = 0) -> None:
+    """What this process would have sent: texts as they are, and a table by kind and receiver."""
     import pandas as pd
 
     from dnasa.runs.journal import Audit
 
+    lines = Audit(network.processes.traffic, network.processes.names).lines()
+    for line in lines:
+        if "text" in line:
+            print_line(f"Text to {line['to']}: {line['text']}".replace("}, ", "},\n  "))
+    if not steps:
+        return print_line("Nothing was sent.")
     rows = [
         {
             "what": line["kind"],
@@ -133,26 +167,32 @@ def print_dry_run(network: "Network", steps: int) -> None:
             "bytes": line["bytes"],
             "bytes per step": f"{line['bytes'] / steps:,.0f}" if line["kind"] == "exchange" else "",
         }
-        for line in Audit(network.processes.traffic, network.processes.names).lines()
+        for line in lines
     ]
-    print_table(pd.DataFrame(rows), f"What this process would send in {steps} steps")
+    table = pd.DataFrame(rows).groupby(["what", "to", "arrays"], sort=False, as_index=False).sum()
+    print_table(table, f"What this process would send in {steps} steps")
+    if network.processes.names:
+        print_line(
+            f"Texts are those of a run with {steps} steps and with the table of this site at all sites: its summary leaves "
+            "word for word, the settings have the real steps, and the cells of the final test scores are known only at the end."
+        )
     print_line(
-        "Nothing was sent. Exchanges are those of the rule. Means of models and metrics are sent at evaluations, the model at "
-        "the end (gather), and as text the settings, the tests of the model and, with --shard-dir, summaries of the data. "
-        "A checkpoint sends the state of the rule to all. Sites also tell each other twice a second whom they hear and what "
-        "they are doing."
+        "Nothing was sent. Means of models and metrics are sent at evaluations, the model at the end (gather). A checkpoint "
+        "sends the state of the rule to all. Sites also tell each other twice a second whom they hear and what they are doing."
     )
 
 
 def print_kept(result: "Result") -> None:
-    """What the table of a history does not say: which model was kept, and what an accuracy is to be compared with."""
+    """What the table of a history does not say."""
     from dnasa.comparing import tables
 
-    for line in tables.baseline(result.settings):
+    for line in tables.notes(result.settings):
         print_line(line)
     if steps := ", ".join(map(str, kept_steps(result.history))):
-        last = int(result.history.step.max())
+        *_, before, last = [0, *map(int, sorted(result.history.step.unique()))]
         print_line(f"The model of step {steps} is kept, with the smallest validation loss; the run ended at step {last}.")
+        if max(kept_steps(result.history)) >= before:
+            print_line("The validation loss still improved: the model may get better with more --steps.")
 
 
 def timing_line(result: "Result") -> str:

@@ -1,5 +1,6 @@
 """`dnasa study`: a comparison for each problem, graph and partition of a file."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ def study(
     quick: Annotated[
         bool, typer.Option("--quick", help="A tenth of the steps, at most two seeds; the figure says so.")
     ] = False,
+    rules: Annotated[str | None, typer.Option(help="Rules to add to those of the file, separated by commas.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Folder of the study. Default: studies/NAME.")] = None,
     *,
@@ -33,8 +35,8 @@ def study(
 
     Everything is saved in one folder. The same command continues a study that was stopped, and runs what is new in its file.
     """
+    from dnasa.comparing import budgets, study_file
     from dnasa.comparing import study as runner
-    from dnasa.comparing import study_file
     from dnasa.comparing.study_report import StudyReport
 
     if networks.detect() != "simulated":
@@ -42,23 +44,35 @@ def study(
     progress = inputs.set_output(options)
     kinds = formats(options.format, options.style)
     plugins.load(options.plugin or ())
-    chosen, text = study_file.read(file, split(only or ""), quick, device), read_bytes(file, follow=True)
+    read = partial(study_file.read, file, split(only or ""), quick, device)
+    chosen, text = read(split(rules or "")), read_bytes(file, follow=True)
     plugins.check_trusted({code for cell in chosen.cells for code in configs.code_files(cell.settings)}, file, options.trust)
     folder = out or Path("studies") / chosen.name
-    runner.check(chosen, folder)
+    known = budgets.known(budgets.read(folder), chosen.cells) if chosen.budgets else set()
+    runner.check(chosen, folder, known)
     own = OwnFiles(make_folder(folder))
     if not own.begun and any(folder.iterdir()):
         raise InputError(f"{folder} holds files that are not of a study: choose an empty or a new folder.")
-    own.check_free([f"{chosen.figure}.{kind}" for kind in (*kinds, "csv")] + ["table.csv", "table.tex", study_file.COPY])
+    drawn = [budgets.FILE] if chosen.budgets else [f"{chosen.figure}.{kind}" for kind in (*kinds, "csv")]
+    own.check_free([*drawn, "table.csv", "table.tex", "captions.tex", study_file.COPY])
     own.save({study_file.COPY: text})
-    report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
+    results, left_out = runner.run(chosen, folder, progress, print_line, known)
+    if chosen.budgets:
+        stored = budgets.with_results(budgets.read(folder), results)
+        own.write(budgets.FILE, stored.to_csv(index=False, float_format="%.6g").encode())
+        results = budgets.by_place(budgets.read(folder), read([*split(rules or ""), *stored.rule]).cells)
+    if not results:
+        raise InputError(left_out[0])
+    report = StudyReport(chosen, results, left_out)
     titles = report.titles()
-    for problem, table in report.tables().items():
-        print_table(table, titles[problem])
+    for part, table in report.tables().items():
+        print_table(table, titles[part])
+    if chosen.budgets:
+        print_table(report.board().round(2), "Average ranks")
     for line in (*report.notes(), *report.left_out):
         print_line(line)
-    figures = {chosen.figure: (report.draw, report.drawn())}
-    latex = {"table.tex": report.latex} if options.latex else {}
-    save_results(folder, figures, report.numbers(), latex, kinds, options.style)
+    figures = {} if chosen.budgets else {chosen.figure: (report.draw, report.drawn())}
+    latex = {"table.tex": report.latex} | ({} if chosen.budgets else {"captions.tex": report.caption})
+    save_results(folder, figures, report.numbers(), latex if options.latex else {}, kinds, options.style)
     if report.numbers()["mean"].isna().all():
         fail(1, f"Every run diverged: try smaller etas, or add {DEFAULT_RULE}, which needs none.")

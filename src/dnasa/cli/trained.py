@@ -10,7 +10,7 @@ import typer
 
 from dnasa.cli import configs, rendering
 from dnasa.cli.options import Options, takes
-from dnasa.cli.rendering import print_line, print_table
+from dnasa.cli.rendering import print_error, print_line, print_table
 from dnasa.core import InputError
 from dnasa.files import write_output
 from dnasa.runs.own_files import OwnFiles
@@ -22,6 +22,18 @@ if TYPE_CHECKING:
     from dnasa.tasks.sources import Source
 
 Folder = Annotated[Path, typer.Argument(help="Folder of a finished run with data, begun with --out.")]
+
+
+def _between(threshold: float | None) -> float | None:
+    if threshold is not None and not 0 < threshold < 1:
+        raise InputError(f"--threshold must lie between 0 and 1, not {threshold:g}.")
+    return threshold
+
+
+Threshold = Annotated[
+    float | None,
+    typer.Option(help="Risk from which a row counts as an event. Default: the event rate in training.", callback=_between),
+]
 
 
 def saved(shared: dict[str, Any]) -> "Result | None":
@@ -58,12 +70,13 @@ def report(
     folder: Annotated[Path, typer.Argument(help="Folder of a run that has ended; with --html, of any run or of several.")],
     html: Annotated[bool, typer.Option("--html", help="Write a page for a browser instead: one file, no network.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="File of the page. Default: report.html in the folder.", show_default=False)
+        Path | None, typer.Option(help="File of the page; .csv and .tex are next to it. Default: report.html in the folder.")
     ] = None,
+    threshold: Threshold = None,
 ) -> None:
-    """The settings of a run, its metrics, lost nodes, time by kind of work, and the tests of the trained model."""
+    """The tests of the trained model, missing data, warnings, lost nodes; then the settings, metrics and time of the run."""
     if html:
-        return _write_page(folder, out)
+        return _write_page(folder, out, threshold)
     if out is not None:
         raise InputError("--out is the file of a page: give --html too.")
     from dnasa.comparing.plots import label
@@ -71,11 +84,18 @@ def report(
     from dnasa.pages.contents import shown_settings, warnings
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
-    from dnasa.trained import evaluation
+    from dnasa.trained import evaluation, results
 
     result, run = Result.load(folder), RunFolder(folder, resume=True)
     measured = evaluation.read(folder)
     options = configs.without_unused(run.options)
+    for title, table in results.tables(measured, run.sites, threshold) if measured else ():
+        print_table(table, title)
+    for line in (
+        *(results.left_out(measured, run.sites) if measured else ()),
+        *(f"Warning: {line}" for line in warnings(folder)),
+    ):
+        print_line(line)
     print_table(shown_settings(run, options), f"{data_name(options)}, {run.state}, in {folder}")
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
@@ -83,23 +103,21 @@ def report(
         rendering.print_history(some, label(**variant, stored=run.looks))
     rendering.print_kept(result)
     rendering.print_lost_nodes(result.settings, run.sites)
-    for line in warnings(folder):
-        print_line(f"Warning: {line}")
     print_line(rendering.timing_line(result))
-    for title, table in evaluation.tables(measured, run.sites) if measured else ():
-        print_table(table, title)
 
 
-def _write_page(folder: Path, file: Path | None) -> None:
-    from dnasa.pages import read, render
+def _write_page(folder: Path, file: Path | None, threshold: float | None) -> None:
+    from dnasa.pages import files_of_report
 
-    page = render(read(folder)).encode()
+    written = files_of_report(folder, threshold)
     if file is None:
         file = folder / "report.html"
-        OwnFiles(folder).save({file.name: page})
+        OwnFiles(folder).save({f"report{kind}": content for kind, content in written.items()})
     else:
-        write_output(file, page)
-    print_line(f"Saved {file}, to be opened in a browser.")
+        for kind, content in written.items():
+            write_output(file if kind == ".html" else file.with_suffix(kind), content)
+    tables = " All numbers are in {0}.csv, and tables for a paper in {0}.tex.".format(file.with_suffix(""))
+    print_line(f"Saved {file}, to be opened in a browser.{tables if '.csv' in written else ''}")
 
 
 @takes("trust")
@@ -107,17 +125,32 @@ def predict(
     folder: Folder,
     file: Annotated[Path, typer.Argument(help="Rows like those the model was trained on.")],
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions. Default: they are printed.")] = None,
+    site: Annotated[
+        str | None, typer.Option(help="Site of the run whose tables looked like these rows: they are recoded as its rows were.")
+    ] = None,
+    threshold: Threshold = None,
     *,
     options: Options,
 ) -> None:
     """Predict with the trained model of a run: classes and probabilities, the values of a regression, or labels."""
+    from dnasa.data.columns import as_csv
     from dnasa.trained import load
-    from dnasa.trained.model import as_csv, predict_file
+    from dnasa.trained.model import predict_file
 
     if out is not None and out.exists() and out.resolve().is_relative_to(file.resolve()):
         raise InputError(f"--out would replace the rows in {file}: choose another file.")
-    model = load(folder, options.trust)
+    model = load(folder, options.trust, site)
+    is_binary = len(model.classes) == 2
+    if threshold is not None and not is_binary:
+        raise InputError("--threshold is for models of two classes: leave it out.")
+    model.threshold = model.threshold if threshold is None else threshold
     table = predict_file(model, file)
+    if is_binary:
+        print_error(
+            f"{model.classes[1]} is predicted from a risk of {model.threshold:.3g} on: --threshold changes it, in reports too."
+        )
+    if model.encoding.recode is not None and model.encoding.recode.changes_inputs:
+        print_error(f"The rows of {file.name} are recoded as the training rows{f' of {site}' if site else ''} were.")
     text = as_csv(table)
     if out is None:
         sys.stdout.write(text)
@@ -138,3 +171,5 @@ def export(
     content, difference = to_onnx(model)
     write_output(onnx, content)
     print_line(f"Saved {onnx}. Its outputs differ from ours by at most {difference:.2g} (onnxruntime, 64 rows).")
+    if model.encoding.recode is not None and model.encoding.recode.changes_inputs:
+        print_line("The file of --recode is not part of it: recode rows first.")

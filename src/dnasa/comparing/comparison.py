@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison"]
 
-AXES = {"steps": "step", "epochs": "epochs", "samples": "samples", "bytes": "mb_per_node"}  # columns that curves have
+# columns that curves have
+AXES = {"steps": "step", "epochs": "epochs", "samples": "samples", "bytes": "mb_per_node", "clock": "clock_seconds"}
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,17 @@ class Comparison:
         ordered = reported.merge(keys, on=list(VARIANT)).sort_values("order", kind="stable")
         return ordered.drop(columns="order").reset_index(drop=True)
 
+    def reported(self) -> pd.DataFrame:
+        """The result of each chosen variant and seed."""
+        return self._chosen(final(self.history))
+
     def summary(self, metric: str | None = None) -> pd.DataFrame:
         """The mean and spread of each chosen variant over the seeds, and its paired difference to the best.
 
         Args:
             metric: Another metric than the one compared.
         """
-        return differences(self._chosen(final(self.history)), metric or self.metric)
+        return differences(self.reported(), metric or self.metric)
 
     def curves(self) -> pd.DataFrame:
         """The mean of each chosen variant over the seeds, and their range, at every evaluation; smoothed.
@@ -171,16 +176,29 @@ class Comparison:
         caption = latex.caption(self.metric, title, len(self.selection.reported), columns, self.choice)
         return latex.table(columns, caption, name, self.notes())
 
+    def captions(self, title: str = "") -> str:
+        """Captions for the two figures.
+
+        Args:
+            title: What was run.
+        """
+        seeds, axes = len(self.selection.reported), " and ".join(drawing.AXES[column] for column in self._columns())
+        curves = latex.figure_caption([self.metric], title, seeds, axes, [drawing.note_on(self.curves()), self._chosen_by()])
+        signs = [drawing.bars(self.stepsizes()), drawing.SIGNS, self._chosen_by()]
+        return f"% curves\n{curves}% stepsizes\n{latex.figure_caption([self.metric], title, seeds, 'the stepsize', signs)}"
+
+    def _chosen_by(self) -> str:
+        return f"Stepsizes were chosen by {self.selection}" if self.tuned else "Nothing was tuned"
+
     def notes(self) -> list[str]:
         """What the table says, and whether a best stepsize may lie beyond its grid."""
         count = len(self.selection.reported)
         where = "the test rows" if self.metric.startswith("test_") else "these runs"
         spread = f"mean ± standard deviation over {count} seeds" if count > 1 else "one seed, so without a spread"
-        chosen = f"Stepsizes were chosen by {self.selection}" if self.tuned else "Nothing was tuned"
-        lines = [f"{chosen}; results are those on {where}, {spread}."]
+        lines = [f"{self._chosen_by()}; results are those on {where}, {spread}."]
         if count > 1:
             lines.append("Differences are paired by seed, with their 95 % confidence interval (t distribution).")
-        lines += tables.baseline(self.settings)
+        lines += tables.notes(self.settings)
         for row in self.choice[self.choice.edge != ""].itertuples():
             lines.append(
                 f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid, and the "

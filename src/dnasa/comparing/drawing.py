@@ -1,6 +1,7 @@
 """The two pictures of a comparison: curves, and results against stepsizes. Both are drawn from frames of `statistics`."""
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pandas as pd
 
 from dnasa.comparing import plots
 from dnasa.comparing.plots import axis_name, drawable, finish, legend_below, name_decades, names_of, panel_list, shown
-from dnasa.comparing.statistics import METHOD, VARIANT
+from dnasa.comparing.statistics import METHOD, VARIANT, WINDOW, window
 from dnasa.comparing.style import current
 from dnasa.problems.metrics import larger_is_better
 
@@ -23,11 +24,14 @@ AXES = {
     "samples": "samples of all nodes",
     "mb_per_node": "MB sent per node",
     "seconds": "seconds of training",
+    "clock_seconds": "predicted seconds",
 }
-CROSSES = "stepsize $\\eta$\n(x: diverged or off the axis)"
+DIVERGED, BELOW = "diverged", "\n(triangles: worse than the axis shows)"
 BANDS = "bands: range over the seeds"
+SIGNS = "circles: chosen stepsizes; crosses: a run diverged"
 NUMBERS = ["mean", "low", "high"]
 MARGIN = 0.05  # of the values, above and below them
+STRIP = 0.06  # the height of a row of crosses, as a part of the axis
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 
 LineStyles = dict[str, dict[str, Any]]  # color, dash and marker by label
@@ -64,9 +68,9 @@ def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: 
 def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineStyles | None = None) -> None:
     """Draw a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
-    Rules that need no stepsize are horizontal lines. The axis shows the best of every rule and what is near to it. A
-    stepsize at which a run diverged, or whose result is beyond the axis, is a cross at the edge of bad results; chosen
-    ones, if the table has that column, are circled.
+    Rules that need no stepsize are horizontal lines. A logarithmic axis shows all results, a linear one those near the best of
+    each rule; a triangle at its edge is a worse one. Stepsizes at which a run diverged are crosses above the axis, a row for
+    each rule. Chosen ones, if the table has that column, are circled.
     """
     table = shown(table).assign(eta=drawable(table.eta.astype(float)))
     larger = larger_is_better(metric)
@@ -85,27 +89,37 @@ def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineS
     finish(axis, r"stepsize $\eta$", axis_name(metric), log=not larger and is_wide(table[NUMBERS]))
     best = pd.Series([rows["mean"].max() if larger else rows["mean"].min() for _, rows in lines], dtype=float)
     _show_best(axis, best.dropna(), table[NUMBERS].to_numpy(), larger)
-    for place, (variant, rows) in enumerate(lines, start=1):
+    height = 1.0
+    for variant, rows in lines:
         if rows.eta.notna().any():
-            height = 0.05 * place if larger else 1 - 0.05 * place
-            _mark(axis, rows, looks[plots.label(*variant)]["color"], height % 1)
+            height = _mark(axis, rows, looks[plots.label(*variant)]["color"], height, larger)
+    if height > 1:
+        at_left: Any = {"ha": "right", "va": "center", "fontsize": current().font - 1}
+        axis.text(-0.01, (1 + height) / 2 + STRIP / 2, DIVERGED, transform=axis.transAxes, **at_left)
 
 
-def _mark(axis: "Axes", rows: pd.DataFrame, color: str, height: float) -> None:
-    """Bars, circles, and crosses at this height, which differs for each rule so that all can be seen."""
+def _mark(axis: "Axes", rows: pd.DataFrame, color: str, height: float, larger: bool) -> float:
+    """Bars, circles, triangles, and crosses above this height. Returns the height above them."""
     size = current().marker
-    inside = rows["mean"].between(*axis.get_ylim())
-    near, lost = rows[inside], rows.eta[~inside].dropna()
-    axis.vlines(near.eta, near.low, near.high, color=color, linewidth=1)
-    points: Any = {"linestyle": "", "color": color}
+    low, high = axis.get_ylim()
+    known = rows[rows["mean"].notna()]
+    inside = known["mean"].between(low, high)
+    near, worse, lost = known[inside], known.eta[~inside].dropna(), rows.eta[rows["mean"].isna()].dropna()
+    axis.vlines(near.eta, near.low.clip(lower=low), near.high.clip(upper=high), color=color, linewidth=1)
+    points: Any = {"linestyle": "", "color": color, "transform": axis.get_xaxis_transform(), "clip_on": False}
+    if len(worse):
+        axis.plot(
+            worse, [0.0 if larger else 1.0] * len(worse), label="_worse", marker="v" if larger else "^", ms=1.5 * size, **points
+        )
+        axis.set_xlabel(rf"stepsize $\eta${BELOW}")
     if len(lost):
-        at_edge: Any = {"transform": axis.get_xaxis_transform(), "marker": "x", "ms": 1.7 * size, "mew": 0.5 * size}
-        axis.plot(lost, [height] * len(lost), label="_diverged", **points, **at_edge)
-        axis.set_xlabel(CROSSES)
+        height += STRIP
+        axis.plot(lost, [height] * len(lost), label="_diverged", marker="x", ms=1.5 * size, mew=0.4 * size, **points)
     if "chosen" in rows:
         chosen = near[near.chosen.astype(bool)]
         circle: Any = {"marker": "o", "ms": 2.7 * size, "mfc": "none", "clip_on": False, "in_layout": False}
-        axis.plot(chosen.eta, chosen["mean"], label="_chosen", **points, **circle)
+        axis.plot(chosen.eta, chosen["mean"], label="_chosen", linestyle="", color=color, **circle)
+    return height
 
 
 def figure_of_curves(table: pd.DataFrame, columns: Sequence[str], metric: str) -> "Figure":
@@ -116,31 +130,53 @@ def figure_of_curves(table: pd.DataFrame, columns: Sequence[str], metric: str) -
         draw_curves(axis, table, column, metric)
         if axis is not axes[0]:
             axis.sharey(axes[0])
-    finish_panels(figure, axes, note=BANDS if table.runs.max() > 1 else "")
+    finish_panels(figure, axes, note=note_on(table))
     return figure
+
+
+def note_on(table: pd.DataFrame) -> str:
+    """What bands mean, and that curves of many evaluations are smoothed."""
+    longest = table.groupby(list(VARIANT), dropna=False).size().max()
+    smoothed = f"running means over {WINDOW:.0%} of the evaluations" if window(longest) > 1 else ""
+    return "; ".join(filter(None, (BANDS if table.runs.max() > 1 else "", smoothed)))
+
+
+def bars(table: pd.DataFrame) -> str:
+    return "bars: range over the seeds" if table.runs.max() > 1 else ""
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
     figure, (axis,) = panel_list(1, 1, 6.4, 4.2)
     draw_stepsizes(axis, table, metric)
-    legend_below(figure, note="bars: range over the seeds" if table.runs.max() > 1 else "")
+    legend_below(figure, note="; ".join(filter(None, (bars(table), "circles: chosen"))))
     return figure
 
 
-def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str] = (), note: str = "") -> None:
-    """Give panels their titles, each label of a vertical axis once in a row, and one legend."""
+def finish_panels(
+    figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str] = (), note: str = "", problems: Sequence[str] = ()
+) -> None:
+    """Give panels their titles and one legend. Those of a problem that are next to each other have the same vertical axis."""
     font = current().font
     for axis, title in zip(axes, titles, strict=False):
         points = axis.get_window_extent().width / axis.figure.dpi * 72
         letters = int(points / (0.5 * font))
         axis.set_title(fill(title, max(10, letters)), fontsize=font, linespacing=1)
-    first = axes[0]
-    for axis in axes:
-        if axis.get_subplotspec().is_first_col():  # type: ignore[union-attr]
-            first = axis
-        elif axis.get_ylabel() == first.get_ylabel():
-            axis.set_ylabel("")
+    of_panels = zip(axes, problems or [""] * len(axes), strict=True)
+    for _, row in groupby(of_panels, key=lambda pair: pair[0].get_subplotspec().rowspan.start):  # type: ignore[union-attr]
+        _share(list(row))
     legend_below(figure, note)
+
+
+def _share(row: "list[tuple[Axes, str]]") -> None:
+    """One vertical axis for the panels of a problem with the same metric and scale; its name stands once in the row."""
+    kinds = [(axis.get_ylabel(), axis.get_yscale(), problem) for axis, problem in row]
+    for kind in dict.fromkeys(kinds):
+        alike = [axis for (axis, _), own in zip(row, kinds, strict=True) if own == kind]
+        limits = np.array([axis.get_ylim() for axis in alike])
+        for axis in alike:
+            axis.set_ylim(limits[:, 0].min(), limits[:, 1].max())
+    for (axis, _), (label, *_) in zip(row[1:], kinds[1:], strict=True):
+        axis.set_ylabel("" if label == kinds[0][0] else label)
 
 
 def is_wide(values: Any) -> bool:
@@ -158,14 +194,13 @@ def focus(axis: "Axes", values: Any) -> None:
 
 
 def _show_best(axis: "Axes", best: pd.Series, values: np.ndarray, larger: bool) -> None:
-    """Limits that show the best of every rule, and results up to three times worse: of accuracies, three times the error."""
+    """Limits of a linear axis that show the best of every rule, and up to three times worse results; of accuracies, errors."""
     known = values[np.isfinite(values)]
     if best.empty or not len(known):
         return
     low, high = known.min(), known.max()
     if axis.get_yscale() == "log":
-        worse = max(10, best.max() / best.min())
-        axis.set_ylim(low / 1.2, 1.2 * min(high, worse * best.max()))
+        axis.set_ylim(low / 1.2, 1.2 * high)
     elif larger:
         focus(axis, [max(low, 1 - 3 * (1 - best.min())), high])
     else:

@@ -4,6 +4,7 @@ Stepsizes are never chosen on the test rows (`tuning.select`). In a run folder, 
 folders of their own inside it, `extension-1`, `extension-2`, ...
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from dnasa.comparing.comparison import AXES, Comparison
 from dnasa.comparing.statistics import final, labeled
 from dnasa.core import InputError, Interrupted
 from dnasa.engine.loop import solve
-from dnasa.rules.registry import COMPARED, Variant, check_used, find, variants
+from dnasa.rules.registry import COMPARED, Variant, check_used, find, split_schedule, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Record
 from dnasa.runs.own_files import LIST
@@ -133,7 +134,7 @@ def grid_of(
 
 def schedule_of(rule: str, schedule: str | None = None) -> str | None:
     """The schedule with which a rule is compared; None: the one it names, or its default."""
-    if ":" in rule:
+    if split_schedule(rule)[1]:
         return schedule
     method = find(rule)
     if not method.needs_eta:
@@ -157,7 +158,7 @@ def check_row(history: pd.DataFrame, metric: str | None, x: Sequence[str]) -> st
     """The metric that is compared; refuses one, or an axis, that the history does not have."""
     row = history.iloc[0].to_dict()
     for name in x:
-        if name not in row and name != "steps":
+        if {"steps": "step", "clock": "clock_seconds"}.get(name, name) not in row:
             raise InputError(f"These runs have no {name}: choose another x.")
     if metric is None:
         known = [name for name in METRICS if name in row]
@@ -181,11 +182,13 @@ def check_metric(
     record: Record = RECORD,
     **options: Any,
 ) -> None:
-    """Take one step, before a folder is made: only a run shows which metrics and axes there are."""
+    """Run to the first exchange, before a folder is made: only a run shows which metrics and axes there are."""
     if metric is None and set(x) <= {"steps"}:
         return
-    short = options | {"steps": 1, "progress": False, "evaluate": None, "record": Record(metrics=record.metrics)}
-    check_row(solve(problem, network, [variant], **short).history, metric, x)
+    steps = network.settings.every if isinstance(network, Network) else 1
+    short = options | {"steps": steps, "progress": False, "evaluate": None, "record": Record(metrics=record.metrics)}
+    with warnings.catch_warnings(action="ignore"):  # the run itself repeats them, and K-GT sends nothing in its first step
+        check_row(solve(problem, network, [variant], **short).history, metric, x)
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,17 @@ def _capital(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
+def figure_caption(metrics: Sequence[str], title: str, seeds: int, against: str, notes: Sequence[str]) -> str:
+    """A caption for a figure: what is drawn, of which runs, and what its signs mean."""
+    place = f" on {title}" if title else ""
+    mean = f"mean over {seeds} seeds" if seeds > 1 else "one seed"
+    sentences = [
+        f"{_capital(' and '.join(map(metric_title, metrics)))}{place} against {against}; {mean}.",
+        *(f"{_capital(note)}." for note in notes if note),
+    ]
+    return rf"\caption{{{text(' '.join(sentences).replace('_', ' '))}}}" + "\n"
+
+
 def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.DataFrame) -> str:
     """What was measured and in which runs, and what bold and other signs mean, as LaTeX."""
     unit = " (%)" if in_percent(metric) else ""

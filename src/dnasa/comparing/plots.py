@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from math import ceil
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -17,7 +18,7 @@ from dnasa.core import InputError
 from dnasa.extras import needed_by
 from dnasa.files import write_output
 from dnasa.problems.metrics import in_percent
-from dnasa.rules.registry import CUSTOM, Look, look
+from dnasa.rules.registry import COMPARED, CUSTOM, RULES, Look, look
 from dnasa.runs.names import COLUMNS
 
 if TYPE_CHECKING:
@@ -92,24 +93,35 @@ def axis_name(metric: str) -> str:
 
 
 def colors(rules: Iterable[str], stored: Looks = NONE) -> dict[str, str]:
-    """The color of each rule: in print by its place; else the registered or stored one, or one that no other rule has."""
+    """The color of each rule, always the same: in print that of its number; else the registered or stored one.
+
+    Rules that have none, or whose color a more common one has, get one that no other rule has.
+    """
     names = list(dict.fromkeys(rules))
-    if current().palette:
-        return dict(zip(names, cycle(current().palette), strict=False))
+    palette = current().palette
     fixed: dict[str, str] = {}
-    for name in names:
-        color = (look_of(name, stored).color or "").lower()
+    ordered = sorted(names, key=lambda name: _number(name, names)) if palette else names
+    for name in ordered:
+        color = palette[_number(name, names) % len(palette)] if palette else (look_of(name, stored).color or "").lower()
         if re.fullmatch("#[0-9a-f]{6}", color) and color not in fixed.values():
             fixed[name] = color
-    free = cycle([color for color in PALETTE if color not in fixed.values()] or PALETTE)
-    return {name: fixed.get(name) or next(free) for name in names}
+    known = palette or PALETTE
+    free = cycle([color for color in known if color not in fixed.values()] or known)
+    chosen = {name: fixed.get(name) or next(free) for name in ordered}
+    return {name: chosen[name] for name in names}
+
+
+def _number(rule: str, others: Sequence[str]) -> int:
+    """The place of a rule among all, the most common first; behind them, that of one that is not registered."""
+    known = list(dict.fromkeys([*reversed(COMPARED), *RULES]))
+    return known.index(rule) if rule in known else len(known) + [name for name in others if name not in known].index(rule)
 
 
 def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
-    """Color, dash and marker of each line: no two lines have the same look, even for the same rule."""
-    names = [f"{rule}, no. {i}" if rule in rules[:i] else rule for i, rule in enumerate(rules)]
-    looks = zip(colors(names).values(), cycle(DASHES), cycle(MARKERS), strict=False)
-    return [{"color": color, "linestyle": dash, "marker": marker} for color, dash, marker in looks]
+    """Color, dash and marker of each line: a rule always has its color; dashes and markers differ, for prints in grey."""
+    chosen = colors(rules)
+    looks = zip(rules, cycle(DASHES), cycle(MARKERS), strict=False)
+    return [{"color": chosen[rule], "linestyle": dash, "marker": marker} for rule, dash, marker in looks]
 
 
 def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4) -> "tuple[Figure, np.ndarray]":
@@ -188,7 +200,8 @@ def legend_below(figure: "Figure", note: str = "") -> None:
     inches = font / 72
     widest_entry = inches * (5 + 0.45 * max(map(len, handles)))
     rows = ceil(len(handles) / max(1, int(figure.get_figwidth() / widest_entry)))
-    lines = rows + 1 if note else rows
+    note = fill(note, max(20, int(figure.get_figwidth() / (0.45 * inches))))
+    lines = rows + (note.count("\n") + 1 if note else 0)
     figure.set_figheight(figure.get_figheight() + 1.6 * inches * lines)
     words: Any = {"fontsize": font, "title": note or None, "title_fontsize": font, "ncols": ceil(len(handles) / rows)}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", **words)
@@ -286,7 +299,7 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
         style |= {"arrows": False}
     nx.draw_networkx_edges(graph, places, ax=axis, **style)
     nx.draw_networkx_nodes(graph, places, ax=axis, node_color="#d62728", node_size=size)
-    words = (topology.name, topology.parameters, f"$n$ = {n}", rf"$\rho$ = {topology.rho:.3f}")
+    words = (topology.name, topology.parameters, f"$n$ = {n}", topology.mixing.replace("rho", r"$\rho$"))
     axis.set_title(", ".join(filter(None, words)), fontsize=current().font)
     axis.set_aspect("equal")
     axis.axis("off")

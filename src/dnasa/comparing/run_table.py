@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 CONDITIONS = {  # options that are off by default
     "weights": "{} weights",
     "compress": "messages compressed by {}",
+    "private": "secure summation",
     "drop": "links fail with probability {:g}",
 }
 METRICS = ("test_loss", "test_accuracy", "test_rmse", "test_r2")

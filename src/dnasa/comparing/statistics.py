@@ -63,9 +63,13 @@ def curves(
 
 def running_mean(values: pd.Series) -> pd.Series:
     """The mean of the evaluations around each one, 5 % of all; both ends, and what is near to a divergence, stay."""
-    window = int(WINDOW * len(values)) | 1  # odd, so that it has a middle
-    means = values.astype(float).rolling(window, center=True).mean()
+    means = values.astype(float).rolling(window(len(values)), center=True).mean()
     return means.fillna(values)
+
+
+def window(evaluations: int) -> int:
+    """Of a running mean; odd, so that it has a middle."""
+    return int(WINDOW * evaluations) | 1
 
 
 def differences(runs: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -2,24 +2,26 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import networks, topology
 from dnasa.communication import Network
+from dnasa.comparing.budgets import affordable_steps
 from dnasa.comparing.comparison import Comparison
 from dnasa.comparing.grid import check_metric, compare, grid_of
 from dnasa.comparing.plots import title
 from dnasa.comparing.statistics import final
 from dnasa.comparing.study_file import Cell, Study
 from dnasa.core import InputError, Interrupted
-from dnasa.rules.registry import example
+from dnasa.rules.registry import example, split_schedule
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Record
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.progress import Progress
-from dnasa.tasks.sources import SourceOptions, make_source
+from dnasa.tasks.sources import Source, SourceOptions, make_source
 from dnasa.topology.matrices import check_weights
 
 if TYPE_CHECKING:
@@ -39,13 +41,15 @@ class Prepared(NamedTuple):
     facts: dict[str, Any]
 
 
-def check(study: Study, out: Path) -> None:
+def check(study: Study, out: Path, known: Collection[str] = ()) -> None:
     """Make the problem and graph of every cell that is not complete, so that mistakes show before anything is run."""
     measured = set()
     for cell in study.cells:
-        if (out / cell.folder / SUMMARY).exists():
+        if cell.folder in known or (out / cell.folder / SUMMARY).exists():
             continue
         try:
+            if cell.rule and left_out(cell):
+                continue
             prepared = prepare(study, cell)
             variants = grid_of(prepared.rules, cell.settings["etas"], extend=cell.settings["extend"])
             if cell.problem not in measured:
@@ -55,52 +59,80 @@ def check(study: Study, out: Path) -> None:
         measured.add(cell.problem)
 
 
-def prepare(study: Study, cell: Cell) -> Prepared:
+def connect(cell: Cell) -> Network:
     settings = cell.settings
     graph = topology.make(cell.graph, settings["nodes"], settings["weights"])
-    messages = {name: settings[name] for name in ("rounds", "every", "compress")}
-    network = networks.connect(graph, "simulated", **messages)
+    return networks.connect(graph, "simulated", **{name: settings[name] for name in ("rounds", "every", "compress", "clock")})
+
+
+def left_out(cell: Cell) -> dict[str, str]:
+    """The rules that W does not suit, each with a line that says why."""
+    network, reasons = connect(cell), {}
+    for rule in cell.settings["rules"]:
+        name = title(split_schedule(rule)[0])
+        try:
+            check_weights(example(rule), network.topology, network.settings.rounds, name, network.settings.every)
+        except InputError as error:
+            reasons[rule] = str(error)
+    return reasons
+
+
+@lru_cache(maxsize=1)  # the cells of a problem and partition follow each other
+def source_of(options: SourceOptions, nodes: int) -> Source:
+    return make_source(options, range(nodes), validate=True)
+
+
+def prepare(study: Study, cell: Cell) -> Prepared:
+    settings, network, reasons = cell.settings, connect(cell), left_out(cell)
+    rules = [rule for rule in settings["rules"] if rule not in reasons]
+    if not rules:
+        raise InputError(f"no rule can be used on {cell.graph}: {next(iter(reasons.values()))}")
     options = settings | {"partition": cell.partition, "device": study.device}
     options["data" if cell.partition else "problem"] = cell.problem
-    source = make_source(SourceOptions.of(options), range(graph.nodes), validate=True)
-    rules, reasons = [], []
-    for rule in settings["rules"]:
-        instance, name = example(rule), title(rule.partition(":")[0])
-        try:
-            check_weights(instance, graph, network.settings.rounds, name, network.settings.every)
-            rules.append(rule)
-        except InputError as error:
-            reasons.append(str(error))
-    if not rules:
-        raise InputError(f"no rule can be used on {cell.graph}: {reasons[0]}")
+    source = source_of(SourceOptions.of(options), network.nodes)
     only_end = study.figure == "stepsizes" and settings["evaluate"] is None
     return Prepared(
         source.problem,
         network,
         rules,
-        notes=[f"Left out on {cell.graph}: {reason}" for reason in reasons],
+        notes=notes_on(cell, reasons),
         evaluate=[0, settings["steps"]] if only_end else source.evaluate,
         facts={"model": source.model},
     )
 
 
+def notes_on(cell: Cell, reasons: dict[str, str]) -> list[str]:
+    return [f"Left out on {cell.graph}: {reason}" for reason in reasons.values()]
+
+
 def run(
-    study: Study, out: Path, progress: Progress = None, report: Callable[[str], None] = print
+    study: Study,
+    out: Path,
+    progress: Progress = None,
+    report: Callable[[str], None] = print,
+    known: Collection[str] = (),
 ) -> tuple[list[tuple[Cell, Comparison]], list[str]]:
-    """The comparison of every cell, and notes on rules that were left out. What is in `out` already is not run again."""
-    folders = [cell_folder(cell, out) for cell in study.cells]  # refuses changed settings before anything is run
+    """The comparison of every cell, and notes on rules that were left out. What is in `out` already is not run again.
+
+    Cells of which the folder is `known` are left out.
+    """
+    cells = [cell for cell in study.cells if cell.folder not in known]
+    folders = [cell_folder(cell, out) for cell in cells]  # refuses changed settings before anything is run
     results: list[tuple[Cell, Comparison]] = []
     notes: dict[str, None] = {}  # each once
-    for number, (cell, folder) in enumerate(zip(study.cells, folders, strict=True), start=1):
+    for number, (cell, folder) in enumerate(zip(cells, folders, strict=True), start=1):
+        if cell.rule and (reasons := left_out(cell)):
+            notes |= dict.fromkeys(notes_on(cell, reasons))
+            continue
         began = time.perf_counter()
         is_complete = (folder.path / SUMMARY).exists()
         if progress == "json":
             print(json.dumps({"cell": cell.folder}), flush=True)
         prepared = prepare(study, cell)
         comparison = run_cell(study, cell, prepared, folder, progress)
-        runs = len(final(comparison.history))
+        runs = final(comparison.history)
         took = "from its folder" if is_complete else f"{time.perf_counter() - began:.1f} s"
-        report(f"[{number}/{len(study.cells)}] {cell.title}: {runs} runs of {cell.settings['steps']:,} steps, {took}.")
+        report(f"[{number}/{len(cells)}] {cell.title}: {len(runs)} runs of {runs.step.max():,} steps, {took}.")
         results.append((cell, comparison))
         notes |= dict.fromkeys(prepared.notes)
     return results, list(notes)
@@ -127,7 +159,14 @@ def cell_folder(cell: Cell, out: Path) -> RunFolder:
 
 
 def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, progress: Progress) -> Comparison:
-    settings = cell.settings
+    settings, steps, evaluate = cell.settings, cell.settings["steps"], prepared.evaluate
+    if cell.budget:
+        if folder.resume:
+            steps = folder.config["run"]["steps"]
+        else:
+            variant = grid_of(prepared.rules, settings["etas"])[0]
+            steps = affordable_steps(prepared.problem, prepared.network, variant, cell)
+        evaluate = [0, steps]
     if not folder.resume:
         folder.config |= {"study": study.name, "quick": study.quick, "device": study.device} | prepared.facts
     try:
@@ -136,13 +175,13 @@ def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, pr
             prepared.network,
             prepared.rules,
             settings["etas"],
-            steps=settings["steps"],
+            steps=steps,
             seed=range(settings["seed"], settings["seed"] + settings["seeds"]),
             metric=settings["metric"],
             x=study.x,
             extend=settings["extend"],
             folder=folder,
-            evaluate=prepared.evaluate,
+            evaluate=evaluate,
             node_weights=settings["weights_by"],
             record=Record(checkpoint_every=settings["checkpoint_every"]),
             progress=progress,

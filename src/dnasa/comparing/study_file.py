@@ -1,11 +1,13 @@
-"""A study as a TOML file: problems x graphs x partitions, in each of which rules are compared.
+"""A study as a TOML file: problems x networks x partitions, in each of which rules are compared.
 
 The keys have the names of the options of `dnasa compare`, in the plural where they vary. A table `[problem.NAME]` replaces them
-for one problem. Anybody may have written the file, so everything is checked before it is used.
+for one problem, and each table `[network.NAME]` is one more network: a graph and how messages travel on it. A table
+`[budget.NAME]` is a budget of bytes or, where it has links, of predicted seconds: each rule is then a cell. Anybody may have
+written the file, so everything is checked before it is used.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -49,10 +51,24 @@ Name = Annotated[str, _check(re.compile(r"[\w-]{1,100}").fullmatch, "must be let
 Grids = Annotated[dict[str, Grid], BeforeValidator(lambda etas: {DEFAULT: etas} if isinstance(etas, list) else etas)]
 
 
-class Settings(BaseModel):
-    """The settings of a cell, each as the option of `dnasa compare` of its name."""
+class Messages(BaseModel):
+    """How messages travel."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    weights: Text | None = None
+    rounds: Rounds | None = None
+    every: Whole = 1
+    compress: Text | None = None
+    clock: dict[str, Any] | None = None
+
+
+class NetworkSettings(Messages):
+    graph: Text | None = None
+
+
+class Settings(Messages):
+    """The settings of a cell, each as the option of `dnasa compare` of its name."""
 
     graphs: Texts | None = None
     partitions: Texts = ["iid"]
@@ -61,14 +77,10 @@ class Settings(BaseModel):
     etas: Grids = {DEFAULT: [0.01, 0.03, 0.1, 0.3, 1, 3]}
     extend: bool = False
     nodes: Whole = 8
-    weights: Text | None = None
     weights_by: Literal["rows"] | None = None
     class_weight: Literal["balanced"] | None = None
     steps: Whole = 1000
     batch: Whole | None = None
-    rounds: Rounds | None = None
-    every: Whole = 1
-    compress: Text | None = None
     seed: FromZero = 0
     seeds: Whole = 1
     metric: Text | None = None
@@ -87,26 +99,32 @@ class StudyFile(Settings):
     problems: Texts
     name: Name
     figure: Literal["stepsizes", "curves"] = "stepsizes"
-    x: Literal["steps", "epochs", "samples", "bytes"] = "steps"
+    x: Literal["steps", "epochs", "samples", "bytes", "clock"] = "steps"
     problem: dict[str, Settings] = {}
+    network: dict[Name, NetworkSettings] = {}
+    budget: dict[Name, dict[str, Any]] = {}
 
 
 class Cell(NamedTuple):
-    """One problem on one graph with one partition; synthetic problems have none."""
+    """One problem on one network with one partition; synthetic problems have none. With budgets, one of these and one rule."""
 
     problem: str
     graph: str
     partition: str | None
     settings: dict[str, Any]
+    network: str = ""  # its name; without one, that of the graph
+    budget: str = ""
+    rule: str = ""
 
     @property
     def place(self) -> str:
         """What distinguishes it from the other cells of its problem."""
-        return f"{self.graph}, {self.partition}" if self.partition else self.graph
+        network = self.network or self.graph
+        return f"{network}, {self.partition}" if self.partition else network
 
     @property
     def title(self) -> str:
-        return f"{source_name(self.problem)}, {self.place}"
+        return ", ".join(filter(None, (source_name(self.problem), self.place, self.budget, self.rule)))
 
     @property
     def folder(self) -> str:
@@ -121,19 +139,26 @@ class Study(NamedTuple):
     quick: bool = False
     device: str = "cpu"
 
+    @property
+    def budgets(self) -> bool:
+        return any(cell.budget for cell in self.cells)
+
 
 def source_name(problem: str) -> str:
     return Path(problem).stem if Path(problem).suffix else problem
 
 
-def read(path: Path, only: Sequence[str] = (), quick: bool = False, device: str = "cpu") -> Study:
-    """The study in a file, checked as far as possible without its data."""
+def read(
+    path: Path, only: Sequence[str] = (), quick: bool = False, device: str = "cpu", more_rules: Iterable[str] = ()
+) -> Study:
+    """The study in a file, and more rules, checked as far as possible without its data."""
 
     def parse(content: dict[str, Any]) -> Study:
         try:
             file = StudyFile.model_validate({"name": path.stem} | content)
         except ValidationError as error:
             raise InputError(_in_one_line(error)) from None
+        file.rules = list(dict.fromkeys([*file.rules, *more_rules]))
         return _study(file, only, quick, device)
 
     return read_toml(path, lambda reason: f"There is no study in {path} ({reason}): give a .toml file.", parse)
@@ -144,7 +169,8 @@ def _in_one_line(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     where = ".".join(f"{part!s:.40}" for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known = Settings if "problem" in first["loc"] else StudyFile
+        tables: dict[Any, type[BaseModel]] = {"problem": Settings, "network": NetworkSettings}
+        known = tables.get(first["loc"][0], StudyFile)
         return f"unknown key '{where}'. The keys here: {', '.join(known.model_fields)}."
     if first["type"] == "missing":
         return f"{where} is missing: a list such as ['least_squares', 'digits']."
@@ -156,6 +182,8 @@ def _study(file: StudyFile, only: Sequence[str], quick: bool, device: str) -> St
     for problem in only:
         if problem not in file.problems:
             raise InputError(f"there is no problem '{problem:.60}' (--only). Its problems: {', '.join(file.problems)}.")
+    if file.budget and file.model_fields_set & {"figure", "x"}:
+        raise InputError("figure and x have no effect with budgets, which are compared in a table: leave them out.")
     for name, settings in file.problem.items():
         if name not in file.problems:
             raise InputError(f"[problem.{name:.40}] is for none of the problems: {', '.join(file.problems)}.")
@@ -179,13 +207,31 @@ def _cells(problem: str, file: StudyFile, quick: bool) -> list[Cell]:
     if quick:
         settings |= {"steps": max(1, settings["steps"] // 10), "seeds": min(2, settings["seeds"])}
     graphs, partitions = settings.pop("graphs"), settings.pop("partitions")
-    if graphs is None:
+    networks = [("", {"graph": graph}) for graph in graphs or ([] if file.network else [None])]
+    networks += [(name, own.model_dump(exclude_unset=True)) for name, own in file.network.items()]
+    divisions = [None] if problem in PROBLEMS else [full_name(name) for name in partitions]
+    cells = [_cell(problem, division, settings, *network) for division in divisions for network in networks]
+    return [part for cell in cells for part in _parts(cell, file.budget)]
+
+
+def _parts(cell: Cell, budgets: dict[str, dict[str, Any]]) -> list[Cell]:
+    """The cell, or one for each budget and rule."""
+    parts = [
+        cell._replace(budget=name, rule=rule, settings=cell.settings | {"clock": links or None, "rules": [rule], "etas": etas})
+        for name, links in budgets.items()
+        for rule, etas in ((rule, {rule: cell.settings["etas"][rule]}) for rule in cell.settings["rules"])
+    ]
+    return parts or [cell]
+
+
+def _cell(problem: str, partition: str | None, settings: dict[str, Any], network: str, own: dict[str, Any]) -> Cell:
+    settings = settings | own
+    graph = settings.pop("graph", None)
+    if graph is None:
         channel = compression(settings["compress"]) if settings["compress"] else None
         rules = map(example, settings["rules"])
-        name, settings["weights"] = topology.graphs.default_name(settings["nodes"], rules, channel, settings["weights"])
-        graphs = [name]
-    divisions = [None] if problem in PROBLEMS else [full_name(name) for name in partitions]
-    return [Cell(problem, graph, division, settings) for division in divisions for graph in graphs]
+        graph, settings["weights"] = topology.graphs.default_name(settings["nodes"], rules, channel, settings["weights"])
+    return Cell(problem, graph, partition, settings, network)
 
 
 def _etas(file: StudyFile, of_problem: dict[str, list[float]], rules: Sequence[str]) -> dict[str, list[float]]:

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from dnasa import topology
 from dnasa.comparing import drawing, latex, tables
+from dnasa.comparing.budgets import PLACE
 from dnasa.comparing.comparison import AXES, Comparison
 from dnasa.comparing.plots import label, panel_list
 from dnasa.comparing.statistics import VARIANT, with_the_best
 from dnasa.comparing.study_file import Cell, Study, source_name
-from dnasa.problems.metrics import larger_is_better
+from dnasa.problems.metrics import in_percent, larger_is_better
+from dnasa.rules.registry import split_schedule
+from dnasa.topology.rounds import count_rounds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,9 +38,10 @@ class StudyReport:
     cells: Cells
     left_out: list[str]
 
-    def _problems(self) -> Iterator[tuple[str, Cells]]:
-        for problem in dict.fromkeys(cell.problem for cell, _ in self.cells):
-            yield problem, [(cell, comparison) for cell, comparison in self.cells if cell.problem == problem]
+    def _parts(self) -> Iterator[tuple[tuple[str, str], Cells]]:
+        """The cells of each problem and budget."""
+        for part in dict.fromkeys((cell.problem, cell.budget) for cell, _ in self.cells):
+            yield part, [(cell, comparison) for cell, comparison in self.cells if (cell.problem, cell.budget) == part]
 
     def numbers(self) -> pd.DataFrame:
         """For each cell and rule: the chosen stepsize, its results, its difference to the best of the cell, and its rank."""
@@ -54,27 +59,28 @@ class StudyReport:
             parts.append(_of_cell(cell, rows))
         return pd.concat(parts, ignore_index=True)
 
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """The table as text, one part for each problem: rows are rules, columns graphs and partitions."""
-        return {problem: _table(cells) for problem, cells in self._problems()}
+    def tables(self) -> dict[tuple[str, str], pd.DataFrame]:
+        """The table as text, one part for each problem and budget: rows are rules, columns graphs and partitions."""
+        return {part: _table(cells) for part, cells in self._parts()}
 
-    def titles(self) -> dict[str, str]:
+    def titles(self) -> dict[tuple[str, str], str]:
         """The title of each part of the table: what was run and measured."""
         titles = {}
-        for problem, ((cell, comparison), *_) in self._problems():
+        for part, ((cell, comparison), *_) in self._parts():
             seeds = cell.settings["seeds"]
             count = "1 seed" if seeds == 1 else f"{seeds} seeds"
-            titles[problem] = f"{latex.metric_title(comparison.metric)} on {self._what(cell)}, {count}"
+            titles[part] = f"{latex.metric_title(comparison.metric)} on {self._what(cell)}, {count}"
         return titles
 
     def _what(self, cell: Cell) -> str:
         quick = ", quick run" if self.study.quick else ""
         nodes, steps = cell.settings["nodes"], cell.settings["steps"]
-        return f"{source_name(cell.problem)}: {nodes} nodes, {steps:,} steps{quick}"
+        length = f"{cell.budget} of {steps:,} steps of one array on a ring" if cell.budget else f"{steps:,} steps"
+        return f"{source_name(cell.problem)}: {nodes} nodes, {length}{quick}"
 
     def latex(self) -> str:
         """A booktabs table for each problem; bold are the best of a column and what does not differ clearly from it."""
-        return "\n".join(self._latex(cells) for _, cells in self._problems())
+        return "\n".join(self._latex(cells) for _, cells in self._parts())
 
     def _latex(self, cells: Cells) -> str:
         methods = _methods(cells)
@@ -84,16 +90,32 @@ class StudyReport:
         choice = pd.concat([comparison.choice for _, comparison in cells])
         cell, comparison = cells[0]
         caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], columns, choice)
-        name = f"{self.study.name}-{source_name(cell.problem)}"
-        return latex.table(columns, caption, name, [_chosen_by(cells)])
+        name = "-".join(filter(None, (self.study.name, source_name(cell.problem), cell.budget)))
+        networks = latex.text(f"Networks: {_networks(cells)}.".replace("_", " "))
+        return latex.table(columns, f"{caption} {networks}", name, [_chosen_by(cells)])
+
+    def caption(self) -> str:
+        """A caption for the figure."""
+        (cell, comparison), *_ = self.cells
+        if self.study.figure == "curves":
+            against, note = drawing.AXES[AXES[self.study.x]], drawing.note_on(comparison.curves())
+        else:
+            against, note = "the stepsize", f"{drawing.bars(comparison.stepsizes())}; {drawing.SIGNS}"
+        steps = sorted({f"{cell.settings['steps']:,}" for cell, _ in self.cells})
+        title = f"{cell.settings['nodes']} nodes, {' or '.join(steps)} steps"
+        words = [note, f"Networks: {_networks(self.cells)}", _chosen_by(self.cells).rstrip(".")]
+        metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
+        return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words)
 
     def notes(self) -> list[str]:
-        """How stepsizes were chosen, what the marks of the table mean, and average ranks over several cells."""
-        lines = [_chosen_by(self.cells)]
+        """How stepsizes were chosen, the networks, what the marks of the table mean, and average ranks over several cells."""
+        lines = [_chosen_by(self.cells), f"Networks: {_networks(self.cells)}."]
         texts = " ".join(text for table in self.tables().values() for text in table.iloc[:, 1:].to_numpy().ravel())
         marks = [f"{mark} {meaning}" for mark, meaning in KEY.items() if f" {mark}" in texts]
         if marks:
             lines.append(f"Marks: {'; '.join(marks)}.")
+        if self.cells[0][0].budget:
+            return lines
         ranks = self.numbers().groupby(["rule", "schedule"])["rank"].agg(["mean", "count"])
         everywhere = ranks[ranks["count"] == len(self.cells)]["mean"].sort_values()
         if len(self.cells) > 1 and len(everywhere) > 1:
@@ -101,9 +123,26 @@ class StudyReport:
             lines.append(f"Average ranks over {len(self.cells)} cells: {average}.")
         return lines
 
+    def board(self) -> pd.DataFrame:
+        """Each rule's average rank for every budget, its distance to the best, and where it is best or tied; the best is first.
+
+        Where W does not suit it, a rule has the last rank.
+        """
+        rows = self.numbers()
+        places = rows.groupby(PLACE, sort=False)
+        rows["method"] = [label(*method) for method in zip(rows.rule, rows.schedule, strict=True)]
+        ranks = rows.pivot(index=PLACE, columns="method", values="rank")
+        ranks = ranks.where(ranks.notna(), places.size() + 1, axis=0)
+        by_budget = ranks.groupby("budget", sort=False).mean().T
+        methods = rows.assign(first=with_the_best(rows)).groupby("method")
+        table = by_budget.assign(**{"all": ranks.mean(), f"best or tied of {len(self.cells)}": methods["first"].sum()})
+        if rows.metric.map(in_percent).all():
+            table["points to the best"] = 100 * methods.difference.mean()
+        return table.sort_values("all").rename_axis(columns=None).reset_index()
+
     def draw(self) -> "Figure":
         """A panel for each cell; with several graphs, they are the columns."""
-        count, graphs = len(self.cells), len({cell.graph for cell, _ in self.cells})
+        count, graphs = len(self.cells), len({cell.network or cell.graph for cell, _ in self.cells})
         fills_rows = 1 < graphs < count and count % graphs == 0
         figure, axes = panel_list(count, graphs if fills_rows else ceil(sqrt(count)))
         styles = drawing.line_styles(_methods(self.cells))
@@ -115,16 +154,34 @@ class StudyReport:
             else:
                 drawing.draw_stepsizes(axis, comparison.stepsizes(), comparison.metric, styles)
         titles = [cell.title.replace("_", "\N{NO-BREAK SPACE}") for cell, _ in self.cells]
-        has_bands = is_curves and any(cell.settings["seeds"] > 1 for cell, _ in self.cells)
-        drawing.finish_panels(figure, axes, titles, drawing.BANDS if has_bands else "")
+        note = drawing.note_on(pd.concat([comparison.curves() for _, comparison in self.cells])) if is_curves else ""
+        drawing.finish_panels(figure, axes, titles, note, [cell.problem for cell, _ in self.cells])
         if self.study.quick:
             figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
         return figure
 
 
 def _chosen_by(cells: Cells) -> str:
-    chosen = dict.fromkeys(str(comparison.selection) for _, comparison in cells if comparison.tuned)
+    chosen = dict.fromkeys(str(comparison.selection) for cell, comparison in cells if comparison.tuned or cell.budget)
     return f"Stepsizes were chosen by {' or '.join(chosen)}." if chosen else "Nothing was tuned."
+
+
+def _networks(cells: Cells) -> str:
+    """The weights, rounds and compression of each network; for one problem, also what a node sends."""
+    facts, one_problem = {}, len({cell.problem for cell, _ in cells}) == 1
+    for cell, comparison in cells:
+        settings, sent = cell.settings, comparison.sent()
+        graph = topology.make(cell.graph, settings["nodes"], settings["weights"])
+        rounds = count_rounds(graph, settings["rounds"])
+        parts = [
+            f"{cell.graph}, weights {settings['weights']}" if settings["weights"] else cell.graph if cell.network else "",
+            f"{rounds} rounds" if rounds > 1 else "1 round",
+            f"every {settings['every']} steps" if settings["every"] > 1 else "",
+            settings["compress"] or "",
+            f"{sent.min():.3g} to {sent.max():.3g} MB per node" if one_problem and len(sent) else "",
+        ]
+        facts[cell.network or cell.graph] = ", ".join(filter(None, parts))
+    return "; ".join(f"{name} ({words})" for name, words in facts.items())
 
 
 def _table(cells: Cells) -> pd.DataFrame:
@@ -148,7 +205,7 @@ def _marked(metric: str, row: Any) -> str:
 
 def _methods(cells: Cells) -> list[tuple[str, str]]:
     """The rules and schedules of these cells, in the order of the file."""
-    order = [rule.partition(":")[0] for rule in cells[0][0].settings["rules"]]
+    order = [split_schedule(rule)[0] for rule in cells[0][0].settings["rules"]]
     lines = pd.concat([comparison.choice for _, comparison in cells])
     lines = lines.sort_values("rule", key=lambda rules: rules.map(order.index), kind="stable")
     return list(dict.fromkeys((str(row.rule), str(row.schedule)) for row in lines.itertuples()))
@@ -162,5 +219,6 @@ def _latex_column(comparison: Comparison, methods: list[tuple[str, str]]) -> lis
 
 
 def _of_cell(cell: Cell, rows: pd.DataFrame) -> pd.DataFrame:
-    names = {"problem": cell.problem, "graph": cell.graph, "partition": cell.partition or ""}
+    names = {"problem": cell.problem, "graph": cell.network or cell.graph, "partition": cell.partition or ""}
+    names |= {"budget": cell.budget} if cell.budget else {}
     return rows.assign(**names)[[*names, *rows.columns]]

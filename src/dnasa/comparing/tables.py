@@ -9,7 +9,7 @@ import pandas as pd
 
 from dnasa.problems.metrics import in_percent
 
-__all__ = ["baseline", "metric_name", "number", "with_interval", "with_spread"]
+__all__ = ["metric_name", "notes", "number", "with_interval", "with_spread"]
 
 ROUNDING = 1e-12  # of a result: smaller differences between seeds are those of the arithmetic
 
@@ -26,12 +26,14 @@ def number(metric: str, value: float, digits: int = 3) -> str:
     return f"{100 * value:.2f} %" if in_percent(metric) else f"{value:.{digits}g}"
 
 
-def baseline(settings: Mapping[str, Any]) -> list[str]:
-    """What an accuracy is to be compared with, in a sentence; none where the settings of a run do not have it."""
-    share = settings.get("baseline")
-    if not isinstance(share, float):
-        return []
-    return [f"Always predicting the most frequent class has a test accuracy of {number('accuracy', share)}."]
+def notes(settings: Mapping[str, Any]) -> list[str]:
+    """Sentences: what an accuracy is to be compared with, and the privacy budget, where the settings of a run have them."""
+    share, privacy, out = settings.get("baseline"), settings.get("privacy"), []
+    if isinstance(share, float):
+        out.append(f"Always predicting the most frequent class has a test accuracy of {number('accuracy', share)}.")
+    if isinstance(privacy, str):
+        out.append(f"{privacy:.1000}")
+    return out
 
 
 def with_spread(metric: str, row: Any) -> str:

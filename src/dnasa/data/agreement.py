@@ -4,15 +4,21 @@ All sites come to the same result. Messages name sites and columns, and never qu
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 from statistics import median_low
+from typing import Any
 
 from dnasa.core import InputError
 from dnasa.data.columns import MISSING, drop_remedy
 from dnasa.data.encoding import are_positions
-from dnasa.data.summaries import MIN_COUNT, Moments, Summary
+from dnasa.data.summaries import Column, Moments, Summary
 
+LABELS = "as with --labels no=0,yes=1, which maps labels and names the classes"
 FAR = 3  # standard deviations
+SURPRISING = 30  # rows: a constant column of which so many should differ
+CLOSE = 0.2  # shares of a class
+FOREIGN = 0.9  # the share of rows whose categories no other site has
 SCALE = 10  # a factor up to which sites do not differ
 
 
@@ -31,7 +37,7 @@ def aligned(summaries: Sequence[Summary]) -> list[Summary]:
         kinds = ["" if table[name].is_empty else table[name].kind for table in tables]
         _check_kinds(name, summaries, kinds, f"correct it, or {drop_remedy(name)}")
     kinds = [summary.target.kind for summary in summaries]
-    _check_kinds(first.target.name, summaries, kinds, "write it the same at all sites")
+    _check_kinds(first.target.name, summaries, kinds, f"write it the same at all sites, {LABELS}")
     pairs = zip(summaries, tables, strict=True)
     return [summary._replace(columns=tuple(table[name] for name in order)) for summary, table in pairs]
 
@@ -40,7 +46,7 @@ def _check_same_target(first: Summary, other: Summary) -> None:
     are_tables = first.columns and other.columns
     if first.target.name != other.target.name or (not are_tables and first.shape != other.shape):
         raise InputError(
-            f"The rows of {first.site} and {other.site} differ in their shape, {first.shape} and {other.shape}, or their "
+            f"The rows of {first.name} and {other.name} differ in their shape, {first.shape} and {other.shape}, or their "
             f"target, '{first.target.name}' and '{other.target.name}': give all sites the same, and --target by name."
         )
 
@@ -52,7 +58,7 @@ def _check_names(summaries: Sequence[Summary]) -> None:
     for summary, columns in zip(summaries, names, strict=True):
         if columns != usual:
             raise InputError(
-                f"{summary.site} does not have the columns of the other sites; missing: {_quoted(usual - columns)}, further: "
+                f"{summary.name} does not have the columns of the other sites; missing: {_quoted(usual - columns)}, further: "
                 f"{_quoted(columns - usual)}. Rename them, or leave them out with --drop-columns at all sites."
             )
 
@@ -65,7 +71,7 @@ def _check_kinds(name: str, summaries: Sequence[Summary], kinds: Sequence[str], 
     different = [kind for kind in dict.fromkeys(kinds) if kind]  # a column without values fits any
     if len(different) > 1:
         odd, usual = sorted(different, key=kinds.count)
-        site, other = (summaries[kinds.index(kind)].site for kind in (odd, usual))
+        site, other = (summaries[kinds.index(kind)].name for kind in (odd, usual))
         raise InputError(f"Column '{name}' of {site} holds {odd}s; at {other} it holds {usual}s: {remedy}.")
 
 
@@ -74,34 +80,36 @@ def check_classes(summaries: Sequence[Summary]) -> None:
     if len(summaries) < 2 or are_positions([column.name for column in summaries[0].columns]):
         return
     all_classes = [summary.target.rows_of_classes for summary in summaries]
-    sites_with = Counter(name for classes in all_classes for name in classes)
-    usual, holders = max(Counter(map(frozenset, all_classes)).items(), key=lambda item: (item[1], len(item[0])))
-    most_agree = 2 * holders >= len(all_classes)
+    usual, _ = max(Counter(map(frozenset, all_classes)).items(), key=lambda item: (item[1], len(item[0])))
     misspelled = _misspelled([[str(name) for name in classes] for classes in all_classes])
     for place, classes in enumerate(all_classes):
         if len(classes) == 1:
             problem = "has one class only"
-        elif any(sites_with[name] == 1 and rows < MIN_COUNT for name, rows in classes.items()):
-            problem = f"has a class in fewer than {MIN_COUNT} rows that no other site has"
-        elif most_agree and classes.keys() - usual and (len(usual) == 2 or usual - classes.keys()):
-            problem = "does not have the classes of the other sites"
         elif place in misspelled:
             problem = "has classes that other sites write with other capitals or spaces"
+        elif classes.keys() - usual:
+            problem = "does not have the classes of the other sites"
         else:
             continue
         raise InputError(
-            f"{summaries[place].site} {problem} in column '{summaries[0].target.name}': write the classes the same at all "
-            "sites; a site without rows of a class needs a test file that has some."
+            f"{summaries[place].name} {problem} in column '{summaries[0].target.name}': write them the same at all sites, "
+            f"{LABELS}."
         )
 
 
 def warnings(summaries: Sequence[Summary]) -> list[str]:
     """A sentence for each column that looks as if a site wrote it differently: in other units, or in other words."""
-    sites, sentences = [summary.site for summary in summaries], []
+    sites, sentences = [summary.name for summary in summaries], []
     for columns in zip(*(summary.columns for summary in summaries), strict=True):
         name = columns[0].name
         sentences += _unit_warnings(name, sites, [column.moments for column in columns])
+        sentences += _constant_warnings(name, sites, columns)
         misspelled = _misspelled([column.counts.keys() - {MISSING} for column in columns])
+        sentences += [
+            f"Column '{name}' of {sites[place]} has categories that no other site has: other words for the same?"
+            for place in _foreign(columns)
+            if place not in misspelled
+        ]
         if misspelled:
             writers = ", ".join(sites[place] for place in misspelled)
             sentences.append(
@@ -110,7 +118,19 @@ def warnings(summaries: Sequence[Summary]) -> list[str]:
     targets = [summary.target for summary in summaries]
     if all(target.values is None for target in targets):
         sentences += _unit_warnings(targets[0].name, sites, [target.moments for target in targets])
-    return sentences
+    return sentences + _flip_warnings(targets[0].name, sites, [target.rows_of_classes for target in targets])
+
+
+def _foreign(columns: Sequence[Column]) -> list[int]:
+    """The sites where nearly all rows have categories that the others do not have."""
+    texts = [Counter({word: n for word, n in column.counts.items() if word != MISSING}) for column in columns]
+    places = []
+    for place, here in enumerate(texts):
+        elsewhere = {word for other, words in enumerate(texts) if other != place for word in words}
+        unknown = sum(n for word, n in here.items() if word not in elsewhere)
+        if here and elsewhere and unknown > FOREIGN * here.total():
+            places.append(place)
+    return places
 
 
 def _misspelled(words: Sequence[Collection[str]]) -> list[int]:
@@ -125,6 +145,48 @@ def _misspelled(words: Sequence[Collection[str]]) -> list[int]:
         if folded(set(here) - elsewhere) & folded(elsewhere - set(here)):
             places.append(place)
     return places
+
+
+def _constant_warnings(name: str, sites: Sequence[str], columns: Sequence[Column]) -> list[str]:
+    """Columns that are empty at a site, or have one value there where the other sites' rows make that very unlikely."""
+    sentences = []
+    for place, column in enumerate(columns if len(columns) > 1 else ()):
+        if column.moments.constant if column.kind == "number" else len(column.counts.keys() - {MISSING}) == 1:
+            others = reduce(Column.merged, [*columns[:place], *columns[place + 1 :]])
+            if column.is_empty and not others.is_empty:
+                sentences.append(f"Column '{name}' of {sites[place]} is empty; at other sites it is not.")
+            elif not column.is_empty and _expected(column, others) > SURPRISING:
+                sentences.append(f"Column '{name}' of {sites[place]} has one value only; at other sites it varies.")
+    return sentences
+
+
+def _expected(column: Column, others: Column) -> float:
+    """How many rows of a constant column should differ from its value, at least, if they were like those of other sites.
+
+    Of numbers X, P(X != c) is at least E[X - c]^2 / E[(X - c)^2], by the inequality of Cauchy and Schwarz.
+    """
+    if column.kind == "number":
+        gap = (others.moments.mean - column.moments.mean) ** 2
+        second = gap + others.moments.deviation**2
+        return column.moments.n * gap / second if second else 0.0
+    (word,), counts = column.counts.keys() - {MISSING}, Counter({**others.counts, MISSING: 0})
+    return column.counts[word] * (1 - counts[word] / (counts.total() or 1))
+
+
+def _flip_warnings(name: str, sites: Sequence[str], classes: Sequence[Mapping[Any, int]]) -> list[str]:
+    """Sites whose share of one of two classes is about that of the other class elsewhere; codes alone do not tell."""
+    names = list(dict.fromkeys(word for rows in classes for word in rows))
+    if len(names) != 2 or len(sites) < 4:
+        return []
+    shares = [rows.get(names[0], 0) / (sum(rows.values()) or 1) for rows in classes]
+    return [
+        f"The classes in column '{name}' of {site} are about as frequent as the opposite ones elsewhere: flipped?"
+        for place, site in enumerate(sites)
+        if all(
+            abs(share + shares[place] - 1) < CLOSE and abs(share - shares[place]) > 0.5
+            for share in [*shares[:place], *shares[place + 1 :]]
+        )
+    ]
 
 
 def _unit_warnings(name: str, sites: Sequence[str], moments: Sequence[Moments]) -> list[str]:

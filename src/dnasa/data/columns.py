@@ -22,6 +22,7 @@ FEW = 20  # values that may all be different
 IDENTIFIERS = "a column of identifiers or free text"
 DATE = r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{4})([T ]+\d{1,2}:\d{2}\S*( ?[AaPp][Mm])?)?"
 DECORATED = r"[-+]?([$€£] ?[\d.,]+|[\d.,]+ ?[%$€£]|\d{1,3}(,\d{3})+(\.\d+)?|\d+,\d+)"  # 12%, 1,012.5
+LEAST_CODE = 10_000  # whole numbers that are all different and mostly larger are codes, such as patient numbers
 LIKE_NUMBERS = re.compile(rf"\s*(?:{DATE}|{DECORATED})\s*")
 FLOAT32 = 3.4e38  # what a model can take in single precision
 
@@ -120,6 +121,23 @@ def drop_remedy(name: str) -> str:
     return f"leave it out with --drop-columns {shlex.quote(name)}"
 
 
+def identifier_remedy(name: str) -> str:
+    return f"{drop_remedy(name)}, keep it for the predictions with --id-column {shlex.quote(name)}"
+
+
+def check_codes(name: str, numbers: np.ndarray) -> None:
+    """Refuse whole numbers that are different in every row, and consecutive or long: they name the rows."""
+    distinct = np.unique(numbers)
+    if len(numbers) < FEW or len(distinct) < len(numbers) or (numbers % 1 != 0).any():  # also where some are missing
+        return
+    if np.ptp(distinct) == len(distinct) - 1 or np.median(np.abs(distinct)) >= LEAST_CODE:
+        raise InputError(
+            f"Column '{name}' has another whole number in each row, as identifiers do: {identifier_remedy(name)}, or, if it "
+            f'is a measurement, write units."{name}".factor = 1 into a file of --recode.',
+            IDENTIFIERS,
+        )
+
+
 def check_text(name: str, column: pd.Series) -> None:
     """Refuse what is mostly numbers or dates; a column of pandas' type category is taken as it is."""
     if isinstance(column.dtype, pd.CategoricalDtype):
@@ -142,11 +160,30 @@ def check_categories(name: str, counts: Mapping[str, int], few: int = FEW) -> No
     present = [count for word, count in counts.items() if word != MISSING]
     if nearly_all_different(len(present), sum(present), few) or len(present) > MOST_CATEGORIES:
         raise InputError(
-            f"Column '{name}' has {len(present):,} different texts in {sum(present):,} rows: {drop_remedy(name)}, keep it for "
-            f"the predictions with --id-column {shlex.quote(name)}, or make at most {MOST_CATEGORIES} categories of it.",
+            f"Column '{name}' has {len(present):,} different texts in {sum(present):,} rows: {identifier_remedy(name)}, "
+            f"or make at most {MOST_CATEGORIES} categories of it.",
             IDENTIFIERS,
         )
 
 
 def nearly_all_different(distinct: int, rows: int, few: int = FEW) -> bool:
     return distinct > max(FEW, MOST * rows) or distinct == rows > few
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+def as_csv(table: pd.DataFrame) -> str:
+    """The text of a CSV file; texts that a spreadsheet would calculate begin with an apostrophe there."""
+    safe = map_text_columns(table, lambda column: column.map(_not_a_formula))
+    return safe.set_axis([_not_a_formula(name) for name in safe], axis=1).to_csv(index=False, float_format="%.7g")
+
+
+def _not_a_formula(value: Any) -> Any:
+    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number(value)
+    return f"'{value}" if is_formula else value

@@ -6,15 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnasa.data.encoding import Encoding
+from dnasa.data.summaries import Summary
 
 TESTED = 64  # windows of each node, at most, in a test or a validation of tokens
-
-
-class Site(NamedTuple):
-    """Where a node's rows come from: `name` is that of its file or folder, `rows` how many of them are for training."""
-
-    name: str
-    rows: int
 
 
 class Dataset(NamedTuple):
@@ -34,9 +28,11 @@ class Dataset(NamedTuple):
         vocabulary: The characters of a text, or its tokens.
         encoding: How inputs and labels were made from the user's rows.
         test_counts: The number of test rows of each node of the network, where every node tests on its own.
-        sites: Of shards and tokens, the names and training rows of all nodes, in other processes too.
+        sites: Of shards and tokens, the names and training rows of all nodes, in other processes too; of shards, all that the
+            sites told each other of their rows.
         warnings: Sentences about sites whose columns do not look like the others'.
         class_counts: Of shards, the training rows of each class at all nodes, in other processes too.
+        row_numbers: Of shards, where each row of `inputs`, then of `test_inputs`, is in its own file, from 1 below the header.
         shards: Of token files and folders of texts, which windows are whose.
     """
 
@@ -49,9 +45,10 @@ class Dataset(NamedTuple):
     vocabulary: Sequence[str] = ""
     encoding: Encoding | None = None
     test_counts: tuple[int, ...] = ()
-    sites: tuple[Site, ...] = ()
+    sites: tuple[Summary, ...] = ()
     warnings: tuple[str, ...] = ()
     class_counts: tuple[int, ...] = ()
+    row_numbers: Sequence[int] = ()
     shards: Sequence[np.ndarray] = ()
 
     @property

@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 
 from dnasa.core import InputError
-from dnasa.data.columns import MISSING, NUMERIC, as_frame, first_row, to_numbers, to_words
+from dnasa.data.columns import MISSING, NUMERIC, as_frame, to_numbers, to_words
+from dnasa.data.recoding import Recode
 from dnasa.files import refusing_damage
 
+FAR = 10  # standard deviations
 TASKS = ("classification", "regression")
 
 
@@ -54,6 +56,7 @@ class Encoding(NamedTuple):
         target_mean: In a regression, `target = output * target_scale + target_mean`.
         target_scale: The standard deviation of the target.
         id_column: A column of a table that names its rows and is not an input.
+        recode: What the user's tables were recoded with, and new ones are.
     """
 
     task: str
@@ -66,6 +69,7 @@ class Encoding(NamedTuple):
     target_mean: np.ndarray | None = None
     target_scale: np.ndarray | None = None
     id_column: str | None = None
+    recode: Recode | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -79,7 +83,7 @@ class Encoding(NamedTuple):
 
     def encode(self, rows: Any) -> np.ndarray:
         """The rows of a frame or an array as numbers (float32), not standardized; bytes stay bytes."""
-        return self._replace(mean=None, scale=None).transform(rows)
+        return self._transformed(rows, np.array(0.0), np.array(1.0)) if self.features else self._checked_array(rows)
 
     def scaled(self, encoded: np.ndarray) -> np.ndarray:
         """The model's inputs, from what `encode` returns."""
@@ -89,33 +93,37 @@ class Encoding(NamedTuple):
 
     def transform(self, rows: Any) -> np.ndarray:
         """The model's inputs from a frame or an array: encoded and scaled, column by column in double precision."""
-        if not self.features:
-            return self.scaled(self._checked_array(rows))
+        if not self.features or self.mean is None or self.scale is None:
+            return self.scaled(self.encode(rows))
+        return self._transformed(rows, self.mean, self.scale)
+
+    def _transformed(self, rows: Any, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
         table = as_frame(rows)
         inputs = np.empty((len(table), *self.shape), np.float32)
-        mean = np.broadcast_to(0.0 if self.mean is None else self.mean, self.shape)
-        scale = np.broadcast_to(1.0 if self.scale is None else self.scale, self.shape)
+        mean, scale = np.broadcast_to(mean, self.shape), np.broadcast_to(scale, self.shape)
         for j, values in enumerate(self._encoded_columns(table)):
             inputs[:, j] = (values - mean[j]) / scale[j]
         return inputs
 
-    def unknown_categories(self, rows: Any) -> list[str]:
-        """A sentence for each text column with values that the training rows did not have; their inputs are all 0."""
+    def doubts(self, rows: Any) -> list[str]:
+        """A sentence for each column whose values the training rows did not have: missing, far away or of other categories."""
         if not self.features:
             return []
-        sentences = []
-        for feature, column in self._feature_columns(as_frame(rows)):
-            if feature.kind != "text":
-                continue
-            words = to_words(column)
-            unknown = [word for word in words if word not in feature.categories]
-            if unknown:
+        table, found = as_frame(rows), list[tuple[Any, str]]()
+        for feature, column, mean, scale in self._feature_columns(table):
+            if feature.name not in map(str, table.columns) and column.isna().all():
+                found.append((len(column), f"have no column '{feature.name}': its values count as missing"))
+            elif feature.kind == "text":
+                unknown = [word for word in to_words(column) if word not in feature.categories]
                 examples = ", ".join(word[:30] or "a missing one" for word in list(dict.fromkeys(unknown))[:3])
-                sentences.append(
-                    f"{len(unknown):,} of {len(words):,} rows have a value of '{feature.name}' that the model does not know: "
-                    f"{examples}."
-                )
-        return sentences
+                found.append((len(unknown), f"have a value of '{feature.name}' that the model does not know: {examples}"))
+            else:
+                values = to_numbers(feature.name, column, allow_missing=True)
+                far, missing = (np.abs(values - mean) > FAR * scale).sum(), np.isnan(values).sum() * (feature.fill is None)
+                where = f"{FAR} standard deviations from the mean of the training rows"
+                found.append((far, f"have a value of '{feature.name}' more than {where}"))
+                found.append((missing, f"have no value of '{feature.name}', which all training rows have: their mean is used"))
+        return [f"{count:,} of {len(table):,} rows {what}." for count, what in found if count]
 
     def _checked_array(self, rows: Any) -> np.ndarray:
         array = np.asarray(rows)
@@ -125,35 +133,35 @@ class Encoding(NamedTuple):
 
     def _encoded_columns(self, table: pd.DataFrame) -> Iterator[np.ndarray]:
         """The values of each input: one or two for a column of numbers, one for each category of a text column."""
-        for feature, column in self._feature_columns(table):
+        for feature, column, mean, _ in self._feature_columns(table):
             if feature.kind == "text":
                 words = to_words(column)
                 yield from (words == category for category in feature.categories)
                 continue
             values = to_numbers(feature.name, column, allow_missing=True)
             missing = np.isnan(values)
+            yield np.where(missing, mean if feature.fill is None else feature.fill, values)
             if feature.fill is not None:
-                yield np.where(missing, feature.fill, values)
                 yield missing
-            elif missing.any():
-                where = f"Column '{feature.name}' has a missing value ({first_row(column, missing)})"
-                raise InputError(f"{where}, and the training rows had none: fill it or drop the row.")
-            else:
-                yield values
 
-    def _feature_columns(self, table: pd.DataFrame) -> Iterator[tuple[Feature, pd.Series]]:
-        """The column of each feature: by name, or by position where these rows or the training rows have no names."""
+    def _feature_columns(self, table: pd.DataFrame) -> Iterator[tuple[Feature, pd.Series, float, float]]:
+        """The column of each feature, and mean and scale of its first input.
+
+        By name, or by position where these rows or the training rows have no names. A column that is not there has missing
+        values only.
+        """
         names = [str(name) for name in table.columns]
         wanted = [feature.name for feature in self.features]
-        absent = [name for name in wanted if name not in names]
-        if not absent:
-            places = [names.index(name) for name in wanted]
-        elif len(names) == len(wanted) and (are_positions(names) or all(map(str.isdigit, wanted))):
-            places = list(range(len(wanted)))
-        else:
-            raise InputError(f"There is no column '{absent[0]}', which the model was trained with: add or rename it.")
-        for feature, place in zip(self.features, places, strict=True):
-            yield feature, table.iloc[:, place]
+        by_position = len(names) == len(wanted) and (are_positions(names) or all(map(str.isdigit, wanted)))
+        if not set(wanted) <= set(names) and by_position:
+            names = wanted
+        if not set(wanted) & set(names):
+            raise InputError(f"There is no column '{wanted[0]}', which the model was trained with: add or rename it.")
+        pairs, place = [np.broadcast_to(0.0 if part is None else part, self.shape) for part in (self.mean, self.scale)], 0
+        for feature in self.features:
+            column = table.iloc[:, names.index(feature.name)] if feature.name in names else pd.Series(np.nan, table.index)
+            yield feature, column, pairs[0][place], pairs[1][place] or np.inf
+            place += len(feature.inputs)
 
     def labels(self, column: pd.Series) -> np.ndarray:
         """Encode the target column as class numbers, or as standardized numbers `(rows, 1)` (float32)."""
@@ -179,6 +187,7 @@ class Encoding(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Everything as numbers, text and lists, for a file."""
         entries = self._asdict() | {"features": [feature._asdict() for feature in self.features]}
+        entries["recode"] = self.recode and self.recode.model_dump()
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in entries.items()}
 
     @classmethod
@@ -190,7 +199,8 @@ class Encoding(NamedTuple):
             features = TypeAdapter(tuple[Feature, ...]).validate_python(entries["features"])
             tuples = {"shape": tuple(map(int, entries["shape"])), "classes": tuple(entries["classes"])}
             arrays = {name: np.asarray(entries[name], np.float64) for name in ARRAYS if entries[name] is not None}
-            encoding = cls(**entries | {"features": features} | tuples | arrays)
+            recode = TypeAdapter(Recode | None).validate_python(entries.get("recode"))
+            encoding = cls(**entries | {"features": features, "recode": recode} | tuples | arrays)
             if not encoding._is_consistent():
                 raise ValueError("its parts do not fit together")
         return encoding

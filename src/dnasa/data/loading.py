@@ -14,8 +14,9 @@ from dnasa.data.dataset import Dataset
 from dnasa.data.datasets import DATASETS, load_known, local_files
 from dnasa.data.encoding import Encoding
 from dnasa.data.reading import CONTEXT, FORMATS, extension, from_text, read_file, read_images
+from dnasa.data.recoding import Recode, as_recode
 from dnasa.data.rows import Rows, without_columns
-from dnasa.data.summaries import check_columns, check_labels, make_encoding, summarize
+from dnasa.data.summaries import check_columns, check_labels, make_encoding, sentinel_warnings, summarize
 
 
 def load(
@@ -26,6 +27,7 @@ def load(
     text: bool = False,
     drop_columns: Any = None,
     id_column: str | None = None,
+    recode: Any = None,
 ) -> Dataset:
     """A known dataset by its name, or a file or folder by its path.
 
@@ -38,6 +40,7 @@ def load(
             an .npz file with `train` and `test`, and a folder with a `tokenizer.json`.
         drop_columns: Columns to leave out.
         id_column: A column that names the rows: it is not an input, and comes back with predictions.
+        recode: A file `recode.toml` or its contents, applied before anything else, also to new rows.
 
     Examples:
         >>> data = load("sales.csv", target="price", drop_columns=["comment"])
@@ -52,7 +55,7 @@ def load(
         return windows
     if path.is_file() and (text or (extension(path) == ".txt" and target is None)):
         return from_text(path, context)
-    rows, tests = read(path, target)
+    rows, tests = read(path, target, as_recode(recode))
     rows = without_columns(rows, drop_columns, id_column, path.name)
     return encoded(rows, tests, path.resolve().name, str(path), task)
 
@@ -110,11 +113,13 @@ def from_arrays(
     return encoded(raw.from_arrays(inputs, labels), tests, name, "arrays", task)
 
 
-def read(path: Path, target: Any) -> tuple[Rows, Rows | None]:
+def read(path: Path, target: Any, recode: Recode | None = None) -> tuple[Rows, Rows | None]:
     """The rows of a file or a folder, and its test rows where it has them."""
     if not path.is_dir():
-        return read_file(path, target)
+        return read_file(path, target, recode)
     tables = sorted(p for p in path.iterdir() if p.is_file() and extension(p) in FORMATS)
+    if not tables and recode is not None:
+        raise InputError(f"{path.name} holds no tables: leave out --recode and --labels.")
     if not tables:
         return read_images(path)
     tests = [p for p in tables if p.name.startswith("test.")]
@@ -123,8 +128,8 @@ def read(path: Path, target: Any) -> tuple[Rows, Rows | None]:
     if len(train) != 1:
         names = ", ".join(p.name for p in train[:5]) or "none"
         raise InputError(f"{path} must hold one file of training rows, or one called train.csv; it has: {names}.")
-    rows, included_tests = read_file(train[0], target)
-    return rows, read_file(tests[0], target)[0] if tests else included_tests
+    rows, included_tests = read_file(train[0], target, recode)
+    return rows, read_file(tests[0], target, recode)[0] if tests else included_tests
 
 
 def hold_out_rows(rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -142,6 +147,8 @@ def split(rows: Rows, tests: Rows | None) -> tuple[Rows, Rows]:
         train, test = hold_out_rows(len(rows.labels))
         return rows.take(train), rows.take(test)
     check_labels(tests.labels)
+    if absent := [name for name in rows.features if name not in tests.inputs]:
+        raise InputError(f"The test rows have no column '{absent[0]}', which the training rows have: add it.")
     shape, test_shape = rows.inputs.shape[1:], tests.inputs.shape[1:]
     if not rows.features and shape != test_shape:
         raise InputError(f"Training rows have shape {shape}, test rows {test_shape}: give both the same.")
@@ -154,5 +161,6 @@ def encode_rows(rows: Rows, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]
 
 def encoded(rows: Rows, tests: Rows | None, name: str, source: str, task: str | None = None) -> Dataset:
     train, test = split(rows, tests)
-    encoding = make_encoding(summarize(train, test, task), task)._replace(id_column=rows.id_column)
-    return Dataset(name, *encode_rows(train, encoding), *encode_rows(test, encoding), source, encoding=encoding)
+    encoding = make_encoding(summarize(train, test, task), task)._replace(id_column=rows.id_column, recode=rows.recode)
+    parts = *encode_rows(train, encoding), *encode_rows(test, encoding)
+    return Dataset(name, *parts, source, encoding=encoding, warnings=tuple(sentinel_warnings(rows)))

@@ -31,24 +31,33 @@ def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards
         >>> [shard.tolist() for shard in partition("by_label", np.array([0, 1, 0, 1]), nodes=2)]
         [[0, 2], [1, 3]]
     """
-    match = re.fullmatch(r"(iid|contiguous|by_label|dirichlet)(?:(?<=dirichlet)\((\d*\.?\d+(?:e-?\d+)?)\))?", how)
-    alpha = float(match[2] or ALPHA) if match else 0.0
-    if match is None or not 0 < alpha < np.inf:
-        raise InputError(f"Unknown partition '{how}'. Choose from: iid, contiguous, by_label, dirichlet(0.3).")
+    kind, alpha = _parse(how)
     if nodes < 1:
         raise InputError(f"A network needs at least one node, not {nodes}.")
     if nodes > len(labels):
         raise InputError(f"{len(labels)} rows cannot be shared among {nodes} nodes: use fewer nodes.")
-    if match[1] == "iid":
+    if kind == "iid":
         return _iid(labels, nodes, seed)
-    if match[1] == "contiguous":
+    if kind == "contiguous":
         return _contiguous(labels, nodes)
     if labels.ndim > 1:
         raise InputError("These rows have no class to divide them by: use the partition iid or contiguous.")
-    return _by_label(labels, nodes, seed) if match[1] == "by_label" else _dirichlet(labels, nodes, seed, alpha)
+    return _by_label(labels, nodes, seed) if kind == "by_label" else _dirichlet(labels, nodes, seed, alpha)
+
+
+def _parse(how: str) -> tuple[str, float]:
+    """The kind of partition and, of dirichlet, alpha."""
+    match = re.fullmatch(r"(iid|contiguous|by_label|dirichlet)(?:(?<=dirichlet)\((\d*\.?\d+(?:e-?\d+)?)\))?", how)
+    alpha = float(match[2] or ALPHA) if match else 0.0
+    if match is None or not 0 < alpha < np.inf:
+        raise InputError(f"Unknown partition '{how}'. Choose from: iid, contiguous, by_label, dirichlet(0.3).")
+    return match[1], alpha
 
 
 def full_name(how: str) -> str:
+    """The name of a partition, checked, as runs record it."""
+    if how != BY_NODE:
+        _parse(how)
     return f"dirichlet({ALPHA:g})" if how == "dirichlet" else how
 
 
@@ -134,6 +143,10 @@ def hold_out(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return _hold_out_tenth(np.arange(len(data.labels)), data.context)
 
 
+def tenth(rows: int) -> int:
+    return max(1, rows // 10)
+
+
 def _hold_out_tenth(rows: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
     if context:
         cut = len(rows) * 9 // 10
@@ -141,7 +154,7 @@ def _hold_out_tenth(rows: np.ndarray, context: int) -> tuple[np.ndarray, np.ndar
     if len(rows) < 2:
         raise InputError("A node has one training row, and needs another to validate on.")
     order = np.random.default_rng(0).permutation(rows)
-    count = max(1, len(rows) // 10)
+    count = tenth(len(rows))
     return np.sort(order[count:]), np.sort(order[:count])
 
 
@@ -172,12 +185,15 @@ def divide_validation(rows: np.ndarray, nodes: int) -> Shards:
     return [every[node::nodes] for node in range(nodes)]
 
 
-def hold_out_of_each(shards: Sequence[np.ndarray], context: int = 0) -> tuple[Shards, Shards]:
+def hold_out_of_each(shards: Sequence[np.ndarray], context: int = 0, least: int = 1) -> tuple[Shards, Shards]:
     """Each node's rows to train on, and a tenth to validate on, where data stays at its node; some have no rows here.
 
-    Of windows of a text, which have a `context`, validation has no more than a test.
+    A node with a tenth of fewer than `least` rows trains on all. Of windows of a text, which have a `context`, validation has
+    no more than a test.
     """
-    pairs = [_hold_out_tenth(shard, context) if len(shard) else (shard, shard) for shard in shards]
+    pairs = [
+        _hold_out_tenth(shard, context) if len(shard) and tenth(len(shard)) >= least else (shard, shard[:0]) for shard in shards
+    ]
     most = TESTED if context else None
     return [train for train, _ in pairs], [validation[:most] for _, validation in pairs]
 

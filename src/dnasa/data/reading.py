@@ -19,9 +19,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from dnasa import files
 from dnasa.checks import first_line
 from dnasa.core import InputError
-from dnasa.data.columns import MISSING_WORDS
+from dnasa.data.columns import MISSING_WORDS, is_number
 from dnasa.data.dataset import Dataset
 from dnasa.data.encoding import Encoding
+from dnasa.data.recoding import Recode
 from dnasa.data.rows import Rows, from_arrays, from_frame, position
 from dnasa.extras import needed_by
 
@@ -62,10 +63,12 @@ def in_order(path: Path) -> str:
     return re.sub(r"\d+", lambda digits: digits[0].zfill(20), path.name)
 
 
-def read_file(path: Path, target: Any) -> tuple[Rows, Rows | None]:
+def read_file(path: Path, target: Any, recode: Recode | None = None) -> tuple[Rows, Rows | None]:
     """The training rows and, where the file has them apart, the test rows."""
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
+    if recode is not None and extension(path) in (".npz", *LIBSVM):
+        raise InputError(f"{path.name} is no table: leave out --recode and --labels.")
     if extension(path) == ".npz":
         arrays = read_arrays(path, ARRAYS)
         train = from_arrays(arrays["inputs"], arrays["labels"], path.name)
@@ -74,7 +77,7 @@ def read_file(path: Path, target: Any) -> tuple[Rows, Rows | None]:
         return train, from_arrays(arrays["test_inputs"], arrays["test_labels"], path.name)
     if extension(path) in LIBSVM:
         return from_arrays(*read_libsvm(path), path.name), None
-    return from_frame(read_table(path), target, path.name), None
+    return from_frame(read_table(path), target, path.name, recode), None
 
 
 def read_rows(path: Path, encoding: Encoding) -> tuple[Any, list[Any]]:
@@ -102,8 +105,13 @@ def read_table(path: Path, as_text: str | None = None) -> pd.DataFrame:
     if extension(path) not in FORMATS:
         raise InputError(f"{path.name} has no format that can be read: save it as .csv. Formats: {', '.join(FORMATS)}.")
     if extension(path) == ".parquet":
-        return _read_parquet(path)
-    return _read_text(path, as_text)
+        return _numbered(_read_parquet(path))
+    return _numbered(_read_text(path, as_text))
+
+
+def _numbered(frame: pd.DataFrame) -> pd.DataFrame:
+    """With rows that count from 1, below the header."""
+    return frame.set_axis(pd.RangeIndex(1, 1 + len(frame)))
 
 
 def _read_text(path: Path, as_text: str | None) -> pd.DataFrame:
@@ -127,9 +135,10 @@ def _read_text(path: Path, as_text: str | None) -> pd.DataFrame:
     except UnicodeDecodeError as error:
         raise InputError(f"{path.name} is not UTF-8 text: convert it, such as with iconv.") from error
     except (ValueError, csv.Error) as error:
-        raise InputError(f"{path.name} is not a table with a header line: {first_line(error)}.") from error
+        where = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
+        reason = "line {1} has {2} values, the header {0}".format(*where.groups()) if where else first_line(error)
+        raise InputError(f"{path.name} is not a table with a header line: {reason}.") from error
     _check_header(path, [name.strip() for name in names], frame)
-    frame.index = pd.RangeIndex(1, 1 + len(frame))
     surplus = [name for place, name in enumerate(frame.columns) if _is_surplus(frame, name, place)]
     return frame.drop(columns=surplus)
 
@@ -153,19 +162,9 @@ def _check_header(path: Path, names: list[str], frame: pd.DataFrame) -> None:
     named = [name for name in names if name]
     has_surplus = not isinstance(frame.index, pd.RangeIndex)  # pandas makes values without a name the index
     if not only_counted or len(set(named)) < len(named) or has_surplus:
-        raise InputError(
-            f"The first line of {path.name} must have one name for each column, all different and no numbers: correct it."
-        )
+        raise InputError(f"The first line of {path.name} must have a name for each column, all different: correct it.")
     if not len(frame):
         raise InputError(f"{path.name} has no rows below its header.")
-
-
-def is_number(text: str) -> bool:
-    try:
-        float(text.replace(",", "."))
-    except ValueError:
-        return False
-    return True
 
 
 def _is_surplus(frame: pd.DataFrame, name: str, place: int) -> bool:
@@ -300,8 +299,7 @@ def from_text(path: str | Path, context: int = CONTEXT) -> Dataset:
     train, test = np.split(tokens.astype(np.int64), [len(tokens) * 9 // 10])
     if len(test) <= context or len(vocabulary) < 2:
         raise InputError(
-            f"{path} has {len(tokens):,} characters, {len(vocabulary)} different ones: a context of {context:,} needs more "
-            f"than {10 * context:,}. Give a longer text or a shorter context, such as --model gpt:2,96,64."
+            f"{path} has {len(tokens):,} characters, {len(vocabulary)} different ones: a context of {context:,} needs more."
         )
     rows, tests = (sliding_window_view(part, context + 1, writeable=True) for part in (train, test))
     tests = tests[::context]

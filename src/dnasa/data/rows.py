@@ -8,6 +8,7 @@ import pandas as pd
 
 from dnasa.core import InputError
 from dnasa.data.columns import NUMERIC, as_float32, as_frame, blanks_to_missing, infer_dtype, map_text_columns
+from dnasa.data.recoding import Recode
 
 
 class Rows(NamedTuple):
@@ -18,11 +19,7 @@ class Rows(NamedTuple):
     features: tuple[str, ...] = ()
     id_column: str | None = None  # names the rows, and is not an input
     absent: tuple[str, ...] = ()  # columns that were to be left out and are not there
-
-    def column(self, name: str) -> pd.Series:
-        if name not in self.inputs:
-            raise InputError(f"The test rows have no column '{name}', which the training rows have: add it.")
-        return self.inputs[name]
+    recode: Recode | None = None  # what made them of the user's table
 
     def take(self, positions: np.ndarray) -> "Rows":
         inputs = self.inputs.iloc[positions] if self.features else self.inputs[positions]
@@ -48,9 +45,9 @@ def without_columns(rows: Rows, drop: Any, id_column: str | None, what: str, may
     return rows._replace(features=features, id_column=names.get(id_column or ""), absent=absent)
 
 
-def from_frame(frame: pd.DataFrame, target: Any, what: str) -> Rows:
+def from_frame(frame: pd.DataFrame, target: Any, what: str, recode: Recode | None = None) -> Rows:
     """Make rows of a table; its columns are named by text. The target is given by name or by position from 0."""
-    frame = map_text_columns(frame, infer_dtype)
+    frame = map_text_columns(frame if recode is None else recode.table(frame, what), infer_dtype)
     columns = [str(name) for name in frame.columns]
     frame.columns = columns
     if target is None:
@@ -61,7 +58,8 @@ def from_frame(frame: pd.DataFrame, target: Any, what: str) -> Rows:
     features = tuple(name for name in columns if name != columns[place])
     if not features:
         raise InputError(f"{what} has one column: it needs the target and at least one column of inputs.")
-    return Rows(frame, frame[columns[place]], features)
+    labels = frame[columns[place]]
+    return Rows(frame, labels if recode is None else recode.target(labels), features, recode=recode)
 
 
 def from_arrays(inputs: Any, labels: Any, what: str = "the arrays") -> Rows:

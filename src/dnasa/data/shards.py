@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from dnasa.checks import whole
 from dnasa.core import InputError
 from dnasa.data import agreement, loading, reading
-from dnasa.data.dataset import Dataset, Site
+from dnasa.data.dataset import Dataset
+from dnasa.data.recoding import Recode, as_recode
 from dnasa.data.rows import without_columns
-from dnasa.data.summaries import Summary, make_encoding, summarize
+from dnasa.data.summaries import MIN_COUNT, Summary, check_identifiers, make_encoding, sentinel_warnings, summarize
 
 
 def alone(text: str) -> list[str]:
@@ -35,6 +37,9 @@ def from_shards(
     allgather_text: Callable[[str], list[str]] = alone,
     drop_columns: Any = None,
     id_column: str | None = None,
+    recode: Any = None,
+    min_count: int = MIN_COUNT,
+    site: str | None = None,
 ) -> tuple[Dataset, list[np.ndarray]]:
     """The rows of `local_nodes`, and which of them belong to which node; shards of other nodes are empty.
 
@@ -50,23 +55,38 @@ def from_shards(
         allgather_text: With several processes, that of their network.
         drop_columns: Columns to leave out; not every site needs to have them.
         id_column: A column that names the rows and is not an input; not every site needs to have it.
+        recode: A file `recode.toml` or its contents, applied before anything else, also to new rows.
+        min_count: No category, class or statistic of fewer rows leaves a site; at least 2.
+        site: The name of this process's site. By default that of each file or folder.
     """
-    folder = Path(folder)
+    folder, recode = Path(folder), as_recode(recode)
+    whole("--min-count", min_count, low=2)
     paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)
-    common_tests = None if common is None else loading.read(common, target)[0]
-    train_rows, test_rows, local_summaries = [], [], []
+    common_tests = None if common is None else loading.read(common, target, recode)[0]
+    train_rows, test_rows, local_summaries, warnings = [], [], [], list[str]()
     for path in paths:
+        name = site or (path.name if path.is_dir() else path.name.partition(".")[0])
         with naming(path):
-            rows, tests = loading.read(path, target)
+            rows, tests = loading.read(path, target, recode and recode.at(name))
             rows = without_columns(rows, drop_columns, id_column, path.name, may_be_absent=True)
+            check_identifiers(rows)
             train, test = loading.split(rows, tests if common_tests is None else common_tests)
             train_rows.append(train)
             test_rows.append(test)
-            site = path.name if path.is_dir() else path.name.partition(".")[0]
-            local_summaries.append(summarize(train, test, task).to_send(site))
+            local_summaries.append(summarize(train, test, task, min_count)._replace(name=name))
+            if len(test.labels) < min_count:
+                raise InputError(
+                    f"There are {len(test.labels)} test rows: a site needs at least {min_count}, such as every fifth of "
+                    f"{5 * min_count} rows. Add rows, or a common test.csv.",
+                    f"fewer test rows than {min_count}",
+                )
+            warnings += sentinel_warnings(rows, f" of {name}")
     summaries = agreement.aligned(exchange_summaries(local_summaries, allgather_text))
     total = reduce(Summary.merged, summaries)
+    check_sites(recode, summaries, nodes)
     encoding = make_encoding(total, task)._replace(id_column=id_column)
+    if encoding.features:
+        encoding = encoding._replace(recode=(recode or Recode()).with_sites({summary.name for summary in summaries}))
     if encoding.task == "classification":
         agreement.check_classes(summaries)
     trained_on = [loading.encode_rows(rows, encoding) for rows in train_rows]
@@ -80,10 +100,18 @@ def from_shards(
         encoding=encoding,
         test_counts=() if common else tuple(summary.tests for summary in of_nodes),
         class_counts=total.target.counts,
-        warnings=tuple(agreement.warnings(summaries)),
-        sites=tuple(Site(summary.site, summary.rows) for summary in of_nodes),
+        warnings=(*warnings, *agreement.warnings(summaries)),
+        sites=tuple(of_nodes),
+        row_numbers=[number for rows in (*train_rows, *test_rows) for number in rows.labels.index],
     )
     return data, _consecutive_shards([len(labels) for _, labels in trained_on], local_nodes, nodes)
+
+
+def check_sites(recode: Recode | None, summaries: Sequence[Summary], nodes: int) -> None:
+    """Refuse sections for sites that are not there."""
+    names = {summary.name for summary in summaries}  # one, in a dry run
+    if recode is not None and len(names) == nodes and (unknown := recode.sites.keys() - names):
+        raise InputError(f"The file of --recode names {min(unknown)}, which is no site: correct it.")
 
 
 def _by_node(summaries: Sequence[Summary], local_nodes: range, nodes: int) -> list[Summary]:
@@ -107,7 +135,7 @@ def _consecutive_shards(counts: Sequence[int], local_nodes: range, nodes: int) -
 
 def exchange_summaries(summaries: Sequence[Summary], allgather_text: Callable[[str], list[str]]) -> list[Summary]:
     """Send the summaries of the local nodes; return those of all nodes, in their order."""
-    texts = allgather_text(json.dumps(summaries))
+    texts = allgather_text(json.dumps([summary.to_json() for summary in summaries]))
     return [Summary.from_json(entry) for text in texts for entry in json.loads(text)]
 
 

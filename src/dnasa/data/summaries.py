@@ -4,9 +4,11 @@ A node summarizes its own rows, and summaries are merged: means and sums of squa
 (1979). So nodes whose rows may not move agree on one encoding, the same as if the rows were in one place.
 """
 
+import re
+import shlex
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,10 +17,12 @@ from dnasa.checks import choose
 from dnasa.core import InputError
 from dnasa.data import columns
 from dnasa.data.columns import MISSING, drop_remedy, kind_of, nearly_all_different, to_numbers, to_words
-from dnasa.data.encoding import TASKS, Encoding, Feature
+from dnasa.data.encoding import TASKS, Encoding, Feature, are_positions
 from dnasa.data.rows import Rows
 
-MIN_COUNT = 5  # rows: no statistic of fewer leaves a site
+T = TypeVar("T")
+MIN_COUNT = 5  # rows: by default, no statistic of fewer leaves a site
+SENTINEL = re.compile(r"-9|-?(99+|88+|77+)(\.9+)?")  # a number that often stands for a missing one
 MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
 RARE_CLASSES, RARE = 100, 5  # also a regression's target: more than 100 values with fewer than 5 rows each
 MOST_FRACTIONS = 20  # numbers with a fraction and more values are a regression's target
@@ -60,9 +64,13 @@ class Column(NamedTuple):
 
     name: str
     kind: str
-    gaps: bool  # whether values are missing in any row, for training or for testing
     moments: Moments = Moments()
     counts: dict[str, int] = {}  # noqa: RUF012 (rows of each category, and of missing values; never changed)
+
+    @property
+    def gaps(self) -> bool:
+        """Whether values are missing in any training row."""
+        return MISSING in self.counts
 
     @property
     def is_empty(self) -> bool:
@@ -71,23 +79,16 @@ class Column(NamedTuple):
     def merged(self, other: "Column") -> "Column":
         kind = other.kind if self.is_empty else self.kind  # a column without values fits any
         counts = dict(Counter(self.counts) + Counter(other.counts))
-        return Column(self.name, kind, self.gaps or other.gaps, self.moments.merged(other.moments), counts)
-
-    def without_rare(self) -> "Column":
-        """What may leave the site: no category of few rows, which is encoded as an unknown one, and no mean of few numbers."""
-        columns.check_categories(self.name, self.counts, few=MIN_COUNT - 1)
-        counts = {word: count for word, count in self.counts.items() if word == MISSING or count >= MIN_COUNT}
-        return self._replace(counts=counts, moments=self.moments if self.moments.n >= MIN_COUNT else Moments())
+        return Column(self.name, kind, self.moments.merged(other.moments), counts)
 
     def feature(self) -> Feature:
         if self.kind == "number" and not self.is_empty:
             return Feature(self.name, "number", self.moments.mean if self.gaps else None)
-        categories = {*self.counts, *([MISSING] if self.gaps else [])}
-        if self.is_empty or not categories - {MISSING}:
-            few = f"in at least {MIN_COUNT} training rows of a site"
-            raise InputError(f"Column '{self.name}' has no value {few}: {drop_remedy(self.name)}.")
+        if self.is_empty or not self.counts.keys() - {MISSING}:
+            reason = "no value, or none in enough training rows of a site to leave it"
+            raise InputError(f"Column '{self.name}' has {reason}: {drop_remedy(self.name)}.")
         columns.check_categories(self.name, self.counts)
-        return Feature(self.name, "text", categories=tuple(sorted(categories)))
+        return Feature(self.name, "text", categories=tuple(sorted(self.counts)))
 
     def input_moments(self, feature: Feature, rows: int) -> list[Moments]:
         """The moments of a column's inputs: filled gaps add nothing to the squares; flags and categories are 0 or 1."""
@@ -134,7 +135,8 @@ class Summary(NamedTuple):
     target: Target = Target()
     tests: int = 0  # how many test rows there are
     absent: tuple[str, ...] = ()  # columns that were to be left out and are not there
-    site: str = ""  # the name of the node's file or folder
+    name: str = ""  # of the site: that of its file or folder
+    min_count: int = 1
 
     def merged(self, other: "Summary") -> "Summary":
         """Merge with the summary of rows that have the same columns in the same order (`agreement.aligned`)."""
@@ -147,15 +149,15 @@ class Summary(NamedTuple):
             self.tests + other.tests,
         )
 
-    def to_send(self, site: str) -> "Summary":
-        """What leaves the site of this name."""
-        if self.rows < MIN_COUNT:
-            raise InputError(f"There are {self.rows} training rows: a site needs at least {MIN_COUNT}.")
-        return self._replace(columns=tuple(column.without_rare() for column in self.columns), site=site)
+    def to_json(self) -> dict[str, Any]:
+        """What is sent, with a name for every part."""
+        columns = [column._asdict() | {"moments": column.moments._asdict()} for column in self.columns]
+        target = self.target._asdict() | {"moments": self.target.moments._asdict()}
+        return self._asdict() | {"columns": columns, "target": target}
 
     @classmethod
     def from_json(cls, entries: Any) -> "Summary":
-        """Rebuild a summary that another process sent, in which tuples became lists."""
+        """Rebuild a summary that another process sent."""
         from pydantic import TypeAdapter
 
         return TypeAdapter(cls).validate_python(entries)
@@ -172,6 +174,14 @@ def check_columns(rows: Rows) -> None:
     check_labels(rows.labels)
 
 
+def check_identifiers(rows: Rows) -> None:
+    """Refuse columns of numbers that seem to name the rows, unless the user gave their unit."""
+    measured = rows.recode.units if rows.recode else {}
+    for name in () if are_positions(rows.features) else rows.features:
+        if name not in measured and kind_of(name, rows.inputs[name]) == "number":
+            columns.check_codes(name, to_numbers(name, rows.inputs[name], allow_missing=True))
+
+
 def check_labels(labels: pd.Series) -> None:
     missing = labels.isna().to_numpy()
     if missing.any():
@@ -179,55 +189,104 @@ def check_labels(labels: pd.Series) -> None:
         raise InputError(f"Column '{labels.name}' has rows without a label, first {first}: fill or drop them.")
 
 
-def summarize(train: Rows, test: Rows, task: str | None) -> Summary:
-    """Summarize training rows; the test rows add only missing values and classes."""
+def sentinel_warnings(rows: Rows, where: str = "") -> list[str]:
+    """A sentence, for the owner of the rows, on numbers such as -999 and 9999 further from the others than these are apart."""
+    sentences = []
+    for name in (name for name in rows.features if kind_of(name, rows.inputs[name]) == "number"):
+        values = to_numbers(name, rows.inputs[name], allow_missing=True)
+        for value in {np.nanmin(values), np.nanmax(values)} if np.isfinite(values).any() else ():
+            others = values[(values != value) & ~np.isnan(values)]
+            if SENTINEL.fullmatch(f"{value:.10g}") and others.size and np.abs(others - value).min() > np.ptp(others) > 0:
+                sentences.append(
+                    f"Column '{name}'{where} has {value:g} in {(values == value).sum():,} rows, far from its other numbers: if "
+                    "this is a missing value, say so under [missing] in a file of --recode."
+                )
+    return sentences
+
+
+def summarize(train: Rows, test: Rows, task: str | None, min_count: int = 1) -> Summary:
+    """Summarize training rows; the test rows add only classes. Nothing is said of fewer than `min_count`."""
     if task is not None:
         choose("task", task, dict.fromkeys(TASKS))
-    features = tuple(_summarize_column(name, train.column(name), test.column(name)) for name in train.features)
+    if len(train.labels) < min_count:
+        raise InputError(f"There are {len(train.labels)} training rows: a site needs at least {min_count}.")
+    features = tuple(_summarize_column(name, train.inputs[name], min_count) for name in train.features)
     array = None if features or train.inputs.dtype == np.uint8 else Moments.of(train.inputs)
-    target = _summarize_target(train.labels, test.labels, task)
+    has_names = bool(features) and not are_positions(train.features)
+    target = _summarize_target(train, test.labels, task, min_count if has_names else 1)
     shape = tuple(train.inputs.shape[1:])
-    return Summary(len(train.labels), shape, features, array, target, len(test.labels), train.absent)
+    return Summary(len(train.labels), shape, features, array, target, len(test.labels), train.absent, min_count=min_count)
 
 
-def _summarize_column(name: str, train: pd.Series, test: pd.Series) -> Column:
-    gaps = bool(train.isna().any() or test.isna().any())
+def _summarize_column(name: str, train: pd.Series, min_count: int) -> Column:
     if kind_of(name, train) == "number":
-        values = to_numbers(name, train, allow_missing=True)
-        present = values[~np.isnan(values)]
-        return Column(name, "number", gaps, Moments.of(present), {MISSING: len(values) - len(present)} if gaps else {})
-    counts = dict(Counter(to_words(train).tolist()))
-    columns.check_categories(name, counts)
-    return Column(name, "text", gaps, counts=counts)
+        moments = _moments(to_numbers(name, train, allow_missing=True), min_count)
+        missing = len(train) - moments.n
+        return Column(name, "number", moments, {MISSING: missing} if missing else {})
+    counts = Counter(to_words(train).tolist())
+    columns.check_categories(name, counts, few=min_count - 1 if min_count > 1 else columns.FEW)
+    return Column(name, "text", counts=hide_rare(counts, min_count, kept=[MISSING]))
 
 
-def _summarize_target(train: pd.Series, test: pd.Series, task: str | None) -> Target:
-    """All different values, and how often each is in the training rows; a node by itself may have few rows of each class."""
-    name, rows = str(train.name), len(train) + len(test)
+def _moments(values: np.ndarray, min_count: int) -> Moments:
+    """None of a few numbers; a few missing ones count as `min_count`; if all but a few are equal, all are."""
+    present = values[~np.isnan(values)]
+    missing = len(values) - len(present)
+    n = len(values) - max(missing, min_count) if missing else len(values)
+    if n < min_count:
+        return Moments()
+    distinct, counts = np.unique(present, return_counts=True)
+    moments, most = Moments.of(present), int(counts.argmax())
+    if len(present) > counts[most] > max(len(present) - min_count, len(present) / 2):
+        moments = Moments(len(present), float(distinct[most]))
+    return moments._replace(n=n, squares=moments.squares * (n / len(present)))
+
+
+def hide_rare(counts: Mapping[T, int], min_count: int, kept: Collection[T]) -> dict[T, int]:
+    """Counts of which none is below `min_count`: rare values that are `kept` count so many rows, and others are left out.
+
+    What a count lacks could be found from the total, so the most frequent value makes up for less than `min_count`.
+    """
+    shown = {
+        value: max(count, min_count) if count else 0 for value, count in counts.items() if count >= min_count or value in kept
+    }
+    rest = sum(counts.values()) - sum(shown.values())
+    if shown and rest < min_count:
+        most = max(shown, key=lambda value: shown[value])
+        shown[most] = max(min_count, shown[most] + rest)
+    return shown
+
+
+def _summarize_target(rows: Rows, test: pd.Series, task: str | None, min_count: int) -> Target:
+    """All different values, with the classes that the user named, and how often each is in the training rows."""
+    train, name, total = rows.labels, str(rows.labels.name), len(rows.labels) + len(test)
+    named = rows.recode.classes if rows.recode else ()
     is_text = kind_of(name, train) == "text"
-    if is_text and task == "regression":
-        raise InputError(f"Column '{name}' holds text: a regression needs numbers.")
-    if is_text:
-        both = [to_words(column).astype(str) for column in (train, test)]
-        moments = Moments(len(train))
-    else:
-        both = [to_numbers(name, column) for column in (train, test)]
-        moments = Moments.of(both[0])
-    values, places = np.unique(np.concatenate(both), return_inverse=True)
-    all_different = nearly_all_different(len(values), rows)
-    looks_real = not is_text and are_real(values, len(train) if all_different else np.inf)
+    if task == "regression" and (is_text or named):
+        raise InputError(f"Column '{name}' holds text or has --labels: a regression needs numbers.")
+    both = [to_words(column).astype(str) if is_text else to_numbers(name, column) for column in (train, test)]
+    values, places = np.unique(np.concatenate([*both, np.array(named, str if is_text else float)]), return_inverse=True)
+    all_different = nearly_all_different(len(values), total)
+    looks_real = not is_text and not named and are_real(values, len(train) if all_different else np.inf)
     if task == "regression" or (task is None and looks_real):
-        return Target(name, moments)
+        return Target(name, _moments(both[0], min_count))
     if all_different or (is_text and len(values) > MOST_CLASSES):
-        raise InputError(
-            f"Column '{name}' has {len(values):,} different values in {rows:,} rows, too many for classes: give another "
-            "--target, or for numbers --task regression.",
-            columns.IDENTIFIERS,
-        )
-    counts = np.bincount(places[: len(train)], minlength=len(values))
+        line = f"Column '{name}' has {len(values):,} values, too many for classes: give another --target or --task."
+        raise InputError(line, columns.IDENTIFIERS)
     booleans = train.dtype.kind == "b"
     classes = tuple(_class_name(value, booleans) for value in values.tolist())
-    return Target(name, moments, classes, tuple(counts.tolist()))
+    rare = np.bincount(places[:total], minlength=len(values)) < min_count
+    if rare.any() and not named:
+        word, few = classes[int(rare.argmax())], f"fewer than {min_count} rows"
+        raise InputError(
+            f"Column '{name}' has the class '{word!s:.40}' in {few}: correct it, map it with --labels "
+            f"{shlex.quote(f'{word}=OTHER')}, or name all classes with --labels. Numbers may need --task regression.",
+            f"a class of {few}",
+        )
+    counts = np.bincount(places[: len(train)], minlength=len(values))
+    shown = tuple(hide_rare(dict(enumerate(counts.tolist())), min_count, kept=range(len(values))).values())
+    moments = Moments(len(train)) if is_text else Moments.of(np.repeat(values, shown))
+    return Target(name, moments, classes, shown)
 
 
 def _class_name(value: Any, boolean: bool) -> Any:

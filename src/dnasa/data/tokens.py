@@ -9,8 +9,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from dnasa.core import InputError
-from dnasa.data.dataset import TESTED, Dataset, Site
+from dnasa.data.dataset import TESTED, Dataset
 from dnasa.data.reading import by_characters, extension, in_order, open_archive, read_text, refusing
+from dnasa.data.summaries import Summary
 from dnasa.extras import needed_by
 
 TOKENIZER = "tokenizer.json"
@@ -78,7 +79,7 @@ def as_windows(tokens: Tokens, path: Path, context: int) -> Dataset:
         test_labels,
         source=str(path),
         vocabulary=tokens.vocabulary,
-        sites=tuple(Site(name, len(shard)) for name, shard in zip(tokens.names, shards, strict=True)),
+        sites=tuple(Summary(len(shard), name=name) for name, shard in zip(tokens.names, shards, strict=True)),
         shards=shards,
     )
 
@@ -105,15 +106,10 @@ def _read_part(archive: Mapping[str, np.ndarray], name: str, file: str) -> np.nd
         raise InputError(f"{file} has no array '{name}'; it has: {', '.join(archive) or 'nothing'}.")
     part = archive[name]
     if part.ndim != 2 or not part.size or part.dtype.kind not in "iu":
-        raise InputError(
-            f"'{name}' of {file} is {part.dtype} of shape {part.shape}: give whole numbers such as uint16, nodes x tokens."
-        )
+        raise InputError(f"'{name}' of {file} is {part.dtype} of shape {part.shape}: give whole numbers, nodes x tokens.")
     low, high = int(part.min()), int(part.max())
     if low < 0 or high > LARGEST:
-        raise InputError(
-            f"'{name}' of {file} has the token {low if low < 0 else high:,}: tokens are positions in a vocabulary, 0 to "
-            f"{LARGEST:,}."
-        )
+        raise InputError(f"'{name}' of {file} has the token {low if low < 0 else high:,}: give numbers from 0 to {LARGEST:,}.")
     return part.astype(token_type(high), copy=False)
 
 

@@ -111,7 +111,7 @@ class Kernel:
         width = min(dim, -(-dim // tiles // 16) * 16)
         threads = compiled.threads(count * nodes * dim)
         self.form = form
-        self.etas, (self.alphas, self.betas) = np.empty((*runs, nodes, 1)), np.empty((2, *runs, 1, 1))
+        self.etas, (self.alphas, self.betas) = np.empty((*runs, nodes, 1)), np.zeros((2, *runs, 1, 1))
         x, u, z, v = map(as_buffer, held)
         arrays = (x, u, z, v, self.etas, self.alphas, self.betas, np.empty((count, nodes)))
         workspace = np.empty((threads, 3, nodes, width), dtype), np.empty((count, -(-dim // width), nodes))
@@ -140,7 +140,9 @@ class Kernel:
             x, *_ = form.unpack(state)
             x *= factor
         eta, alpha, *beta = [as_buffer(schedule(t)) for schedule in form.schedules[:3]]
-        self.alphas[...], self.betas[...] = alpha, beta[0] if beta else 0.0
+        self.alphas[...] = alpha
+        if beta:
+            self.betas[...] = beta[0]
         if isinstance(form, ScaledAverage):
             eta = contiguous(form.step(state, t))
             state = self._add_to_sums(form, eta, state, g, t)

@@ -1,22 +1,21 @@
-"""Runs without waiting: each node steps at its own speed, with what has arrived.
+"""Runs without waiting, simulated by a clock: each node steps at its own speed, with what has arrived.
 
-`Node` is what a node does, simulated or real; `Late` simulates all nodes by a clock, and `OwnNode` is a real one.
+With each neighbor, a node has one exchange at a time. Both offer the messages of a step; each then adds what the other
+subtracts, so means over the nodes stay right at any speed.
 """
 
 import heapq
-import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
 from dnasa.arrays import concatenate, copied
 from dnasa.channels.exchange import row_bytes
-from dnasa.channels.pairs import Offer, Pairs
 from dnasa.communication import Network
-from dnasa.core import Array, Gradients, Rule, State, leaves, rebuilt
+from dnasa.core import Array, Gradients, Messages, Rule, State, leaves, rebuilt
 from dnasa.engine.steppers import Stepper
 from dnasa.runs.snapshots import Snapshot
 from dnasa.topology import Topology
@@ -27,18 +26,42 @@ if TYPE_CHECKING:
 GradientOfNode = Callable[[Array, int, int], Array]  # (point, node, step of this node)
 
 
-class Node:
-    """A node: it begins a step with gradients, and ends it once no exchange is overdue. `steps` are those of the run."""
+class Offer(NamedTuple):
+    """What a node sends to a neighbor."""
 
-    def __init__(self, rule: Rule, state: State, pairs: Pairs, steps: int):
+    steps: float  # the mean number of steps of all nodes, as the sender knows it
+    messages: Messages
+
+
+class Pair:
+    """The exchanges of a node with one neighbor, one at a time."""
+
+    def __init__(self, weight: float):
+        self.weight = weight
+        self.own: Offer | None = None  # in this exchange
+        self.offered_at = -1  # the step of the last offer
+        self.received: deque[Offer] = deque()  # in this exchange, and perhaps in the next
+
+
+class Node:
+    """A node: it begins a step with gradients, and ends it once no exchange has lasted longer than `late` further steps.
+
+    `mean_steps` is the mean number of steps of all nodes, as this node knows it: it is exchanged like a message. `steps` are
+    those of the run.
+    """
+
+    def __init__(self, rule: Rule, state: State, weights: Mapping[int, float], late: int, steps: int):
         self.rule, self.state = rule, state
         self.sent_state = state  # within a step: until the messages arrive
-        self.pairs, self.steps = pairs, steps
+        self.messages: Messages | None = None  # of the step that has begun
+        self.pairs = {neighbour: Pair(weight) for neighbour, weight in weights.items()}
+        self.late, self.steps = late, steps
+        self.own_steps, self.mean_steps = 0, 0.0
 
     @property
     def t(self) -> int:
         """The step for schedules: the mean of all nodes' steps, so that all have about the same stepsize."""
-        return min(max(round(self.pairs.steps), 0), self.steps - 1)
+        return min(max(round(self.mean_steps), 0), self.steps - 1)
 
     @property
     def points(self) -> tuple[Array, ...]:
@@ -48,96 +71,56 @@ class Node:
         """Begin a step. Returns what to send, and to whom."""
         early = self.rule.early_messages(self.state, self.t)
         messages, self.sent_state = self.rule.send(self.state, tuple(map(copied, gradients)), self.t)
-        return self.pairs.begin((*early, *messages))
+        self.messages, self.mean_steps = (*early, *messages), self.mean_steps + 1
+        return self.proceed()
+
+    def arrived(self, neighbour: int, offer: Offer) -> list[tuple[int, Offer]]:
+        """Take an offer of a neighbor. Returns what to send: a node that waits answers."""
+        self.pairs[neighbour].received.append(offer)
+        return [] if self.messages is None else self.proceed()
+
+    def proceed(self) -> list[tuple[int, Offer]]:
+        """Complete exchanges, and begin others: one at most with each neighbor in a step, so late = 0 is synchronous.
+
+        A node that waits must begin exchanges too: otherwise nodes could wait for each other in a circle.
+        """
+        self.complete()
+        assert self.messages is not None
+        offers = []
+        for neighbour, pair in self.pairs.items():
+            if pair.own is None and pair.offered_at < self.own_steps:
+                pair.own, pair.offered_at = Offer(self.mean_steps, self.messages), self.own_steps
+                offers.append((neighbour, pair.own))
+        self.complete()
+        return offers
+
+    def complete(self) -> None:
+        """Where both offers are here, add W_ij (offer of j - own offer); j subtracts the same, in its own time."""
+        assert self.messages is not None
+        for pair in self.pairs.values():
+            if pair.own is not None and pair.received:
+                own, other, pair.own = pair.own, pair.received.popleft(), None
+                changes = zip(self.messages, own.messages, other.messages, strict=True)
+                self.messages = tuple([y + pair.weight * (b - a) for y, a, b in changes])
+                self.mean_steps += pair.weight * (other.steps - own.steps)
 
     @property
     def can_end(self) -> bool:
-        return self.pairs.messages is not None and not self.pairs.overdue
+        oldest = self.own_steps - self.late
+        overdue = any(pair.own is not None and pair.offered_at <= oldest for pair in self.pairs.values())
+        return self.messages is not None and not overdue
 
     def end(self) -> None:
-        self.state = self.rule.receive(self.sent_state, self.pairs.end())
+        assert self.messages is not None
+        self.state = self.rule.receive(self.sent_state, self.messages)
+        self.messages = None
+        self.own_steps += 1
 
 
-def make_pairs(graph: Topology, i: int, late: int) -> Pairs:
-    """The exchanges of node i, with weights that are exactly symmetric, so that a pair's changes cancel."""
+def exchange_weights(graph: Topology, i: int) -> dict[int, float]:
+    """The neighbors of node i, with weights that are exactly symmetric, so that a pair's changes cancel."""
     W = graph.sparse
-    return Pairs({j: float((W[i, j] + W[j, i]) / 2) for j in graph.neighbours(i)}, late)
-
-
-# ---------------------------------------------------------------- a real node
-
-
-class Mailbox(Protocol):
-    """How a real node sends offers to its neighbors, and takes theirs."""
-
-    def post(self, neighbour: int, offer: Offer) -> None:
-        """Send an offer without waiting."""
-
-    def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
-        """What has arrived, with the sender; wait so long if nothing has. None in place of an offer: this neighbor has left."""
-
-
-def run_node(
-    node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailbox, posted: Callable[[Offer], None] = lambda offer: None
-) -> None:
-    """Step until all nodes together have taken the steps of the run, on average, or all neighbors have ended.
-
-    `gradient(point, step)` is for this node's own step. `posted` is called with each offer that is sent.
-    """
-    arrived: deque[tuple[int, Offer | None]] = deque()
-
-    def post(offers: list[tuple[int, Offer]]) -> None:
-        for neighbour, offer in offers:
-            posted(offer)
-            mailbox.post(neighbour, offer)
-
-    def read() -> None:
-        neighbour, offer = arrived.popleft()
-        if offer is None:
-            node.pairs.left(neighbour)
-        else:
-            post(node.pairs.arrived(neighbour, offer))
-
-    alone = not node.pairs.pairs
-    while node.pairs.steps < node.steps and (node.pairs.pairs or alone):
-        gradients = tuple(gradient(point, node.pairs.own_steps) for point in node.points)
-        arrived.extend(mailbox.take(0))
-        while arrived:
-            read()
-        post(node.begin(gradients))
-        while not node.can_end:
-            if not arrived:
-                arrived.extend(mailbox.take(math.inf))
-            read()
-        node.end()
-
-
-class OwnNode(Stepper):
-    """The real node of this process, after `t` steps of all nodes on average and `own_steps` of its own."""
-
-    def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, late: int, steps: int, t: int, own_steps: int):
-        self.network, self.sent = network, snapshot.sent
-        pairs = make_pairs(network.topology, network.rank, late)
-        pairs.steps, pairs.own_steps = float(t), own_steps
-        self.node = Node(rule, snapshot.state, pairs, steps)
-
-    @property
-    def snapshots(self) -> list[Snapshot]:
-        return [Snapshot(self.node.state, {}, self.sent)]
-
-    def run(self, gradient: Callable[[Array, int], Array]) -> None:
-        """Take all steps, and wait for the neighbors' last."""
-        assert self.network.processes.mailbox is not None
-        mailbox = self.network.processes.mailbox()
-        run_node(self.node, gradient, mailbox, self._count)
-        mailbox.end()
-
-    def _count(self, offer: Offer) -> None:
-        self.sent.messages += 1
-        self.sent.bytes += row_bytes(self.network, offer.messages, 0)
-
-
-# ---------------------------------------------------------------- all nodes, simulated
+    return {j: float((W[i, j] + W[j, i]) / 2) for j in graph.neighbours(i)}
 
 
 class Late(Stepper):
@@ -149,7 +132,8 @@ class Late(Stepper):
         self.arrival = clock.single_messages()
         self.compute = clock.compute
         self.nodes = [
-            Node(rule, _row(snapshot.state, i), make_pairs(network.topology, i, late), steps) for i in range(network.nodes)
+            Node(rule, _row(snapshot.state, i), exchange_weights(network.topology, i), late, steps)
+            for i in range(network.nodes)
         ]
         self.done = 0  # steps of nodes
         self.now = 0.0
@@ -182,13 +166,13 @@ class Late(Stepper):
     def computed(self, i: int) -> None:
         """Node i has the time of its gradients behind it."""
         node = self.nodes[i]
-        gradients = tuple(self.gradient(point, i, node.pairs.own_steps) for point in node.points)
+        gradients = tuple(self.gradient(point, i, node.own_steps) for point in node.points)
         self._post(i, node.begin(gradients))
         self._end(i)
 
     def arrived(self, i: int, j: int, offer: Offer) -> None:
         """An offer of node j arrives at node i."""
-        self._post(i, self.nodes[i].pairs.arrived(j, offer))
+        self._post(i, self.nodes[i].arrived(j, offer))
         self._end(i)
 
     def _end(self, i: int) -> None:

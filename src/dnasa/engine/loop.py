@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dnasa.communication import Network
 from dnasa.core import Array, Rule, Schedule
 from dnasa.engine.plan import RunOptions, make_plan
-from dnasa.engine.run import LateRun, Run, SiteRun
+from dnasa.engine.run import LateRun, Run
 from dnasa.problems.problem import check_problem
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
@@ -68,11 +68,8 @@ def solve(
     options = RunOptions(evaluate, node_weights, weight_decay, folder, resume, progress, record)
     check_problem(problem)
     plan = make_plan(problem, network, rule, steps, eta, seed, start, options)
-    if plan.network.settings.late is None:
-        return Run(problem, plan, options).run()
-    if plan.network.simulated:
-        return LateRun(problem, plan, options).run()
-    return SiteRun(problem, plan, options).run()
+    kind = Run if plan.network.settings.late is None else LateRun
+    return kind(problem, plan, options).run()
 
 
 def check(

@@ -11,6 +11,7 @@ from dnasa.arrays import concatenate, copied, crc32, like, stack, to_numpy
 from dnasa.checks import UserCode, as_list, distinct, positive, seed_list, whole
 from dnasa.communication import Network
 from dnasa.core import Array, InputError, Prox, Rule
+from dnasa.engine.budget import make_budget
 from dnasa.problems.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.forms import with_current_form
@@ -23,6 +24,7 @@ from dnasa.runs.names import COLUMNS
 from dnasa.runs.progress import Progress
 
 if TYPE_CHECKING:
+    from dnasa.problems.privacy import Budget
     from dnasa.problems.problem import Problem
     from dnasa.topology import Topology
 
@@ -51,12 +53,18 @@ class Plan(NamedTuple):
     seeds: list[int]
     steps: int
     eval_steps: set[int]
-    epoch: float | None  # samples per node in one pass over the data; None if it is unlimited
+    rows: np.ndarray | None  # of each node, (n,), or (seeds, n) where they differ by seed; None if the data is unlimited
     node_data: str  # a checksum of all nodes' data
     node_weights: np.ndarray | None  # (n,), or (seeds, n) where nodes have different rows for each seed
     start: Array  # of the first seed, for the settings
     start_given: bool  # whether the user gave it
     weight_decay: float
+    budget: "Budget | None"  # of differential privacy
+
+    @property
+    def epoch(self) -> float | None:
+        """Samples per node in one pass over the data."""
+        return None if self.rows is None else float(self.rows.mean())
 
 
 def make_plan(
@@ -71,13 +79,19 @@ def make_plan(
 ) -> Plan:
     """Check the arguments of `solve` and make everything that the first step needs. All processes call it together."""
     runs, steps = check_method(DEFAULT_RULE if rule is None else rule, eta, steps), int(steps)
+    check_options(options)
     seeds = seed_list(seed)
     network = _network(problem, network)
     topology = network.topology
     points = _starting_points(problem, topology, seeds, start)
     first = _local_rows(points, network)
     prox, every = _prox(problem, first, network), network.settings.every
-    if rule is None and _suits_full_gradients(network, options) and _has_full_gradients(problem, network, first, seeds):
+    if (
+        rule is None
+        and problem.privacy is None
+        and _suits_full_gradients(network, options)
+        and _has_full_gradients(problem, network, first, seeds)
+    ):
         runs = check_method(FULL_GRADIENT_RULE, eta, steps)
     groups = registry.groups(runs, topology.nodes, steps, first, problem.layout, prox, every)
     if options.weight_decay:
@@ -85,9 +99,9 @@ def make_plan(
     _check_exchanges(network, groups, steps)
     if network.settings.late is not None:
         _check_late(options, network, groups)
-    _check_record(problem, options)
+    _check_record(problem, network, options)
     checksum, rows = _node_data(problem, network, seeds)
-    epoch = None if rows is None else float(rows.mean())
+    weights = _node_weights(options.node_weights, topology.nodes, rows)
     return Plan(
         topology,
         network,
@@ -95,13 +109,14 @@ def make_plan(
         [concatenate([first] * group.size) for group in groups],
         seeds,
         steps,
-        _eval_steps(options, steps, problem.batch, epoch),
-        epoch,
+        _eval_steps(options, steps, problem.batch, rows),
+        rows,
         checksum,
-        _node_weights(options.node_weights, topology.nodes, rows),
+        weights,
         points[0],
         start is not None,
         float(options.weight_decay),
+        make_budget(problem, network, groups, first, steps, rows, weights),
     )
 
 
@@ -137,6 +152,19 @@ def check_method(rule: AnyRule | Sequence[AnyRule], eta: Eta | Sequence[Eta] | N
     return runs
 
 
+def check_options(options: RunOptions) -> None:
+    """Check the options that need no data."""
+    if options.weight_decay:
+        positive("weight_decay, unless it is 0,", options.weight_decay)
+    evaluate: Any = options.evaluate
+    if evaluate is not None and np.ndim(evaluate) == 0:
+        whole("evaluate", evaluate)
+    if options.record.checkpoint_every is not None:
+        whole("checkpoint_every", options.record.checkpoint_every)
+        if options.folder is None:
+            raise InputError("Checkpoints need a folder: give folder (--out).")
+
+
 def _suits_full_gradients(network: Network, options: RunOptions) -> bool:
     """Whether the rule for full gradients can be used: with plain messages both ways, for which all wait."""
     settings = network.settings
@@ -165,14 +193,13 @@ def _text(variant: Variant) -> str:
 
 
 def _decayed(group: VariantGroup, weight_decay: float) -> VariantGroup:
-    positive("weight_decay, unless it is 0,", weight_decay)
     check_weight_decay(group.rule, _named(group))
     return group._replace(rule=with_weight_decay(group.rule, constant(weight_decay)))
 
 
 def _named(group: VariantGroup) -> str:
     name = group.variants[0].rule
-    return f"Rule '{name}'" if name in RULES else "This rule"
+    return f"Rule '{name}'" if registry.look(name) else "This rule"
 
 
 def _prox(problem: "Problem", first: Array, network: Network) -> Prox | None:
@@ -239,15 +266,11 @@ def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup
             f"late takes one rule, of {safe}, on an undirected graph that stays the same, such as ring, and messages as they "
             "are: leave out rounds, every, overlap, compression and checkpoints."
         )
-    if network.simulated:
-        possible = settings.clock is not None
-    else:
-        possible = network.processes.mailbox is not None and record.patience is None
-    if not possible:
-        raise InputError("late is for simulated runs with a clock (--clock), and for sites without early stopping.")
+    if settings.clock is None:
+        raise InputError("late is for simulated runs with a clock: give --clock.")
 
 
-def _check_record(problem: "Problem", options: RunOptions) -> None:
+def _check_record(problem: "Problem", network: Network, options: RunOptions) -> None:
     record = options.record
     if record.callback is not None and not callable(record.callback):
         raise InputError("callback must be a function that is called with an Evaluation.")
@@ -257,10 +280,11 @@ def _check_record(problem: "Problem", options: RunOptions) -> None:
         whole("patience", record.patience)
         if not len(getattr(problem, "validation", ())):
             raise InputError("Early stopping needs validation rows: give the problem validation, or leave it out.")
-    if record.checkpoint_every is not None:
-        whole("checkpoint_every", record.checkpoint_every)
-        if options.folder is None:
-            raise InputError("Checkpoints need a folder: give folder (--out).")
+    collects = network.private and not network.simulated and not network.processes.names  # sites write their own
+    if record.checkpoint_every is not None and collects:
+        from dnasa.networks.processes import COLLECTED
+
+        raise InputError(COLLECTED)
 
 
 def _node_weights(weights: Sequence[float] | str | None, nodes: int, rows: np.ndarray | None) -> np.ndarray | None:
@@ -298,20 +322,20 @@ def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[
     return f"{checksum:08x}", None if None in rows else np.array(rows).T
 
 
-def _eval_steps(options: RunOptions, steps: int, batch: int, epoch: float | None) -> set[int]:
+def _eval_steps(options: RunOptions, steps: int, batch: int, rows: np.ndarray | None) -> set[int]:
     """The steps to evaluate at: by default 50, down to 5 where passes over the data cost more than half of the training.
 
     To stop early, at each pass over the data, 20 to 200 times.
     """
-    evaluate = options.evaluate
+    evaluate: Any = options.evaluate
     if evaluate is None:
-        passes = steps * batch / epoch if epoch else np.inf
+        passes = np.inf if rows is None else steps * batch / rows.mean()
         count = max(5, min(50, passes / 2))
         if options.record.patience is not None:
             count = max(20, min(200, passes))
         return {*evenly(steps, int(count))}
     if np.ndim(evaluate) == 0:
-        return {*range(0, steps, whole("evaluate", evaluate)), steps}
+        return {*range(0, steps, int(evaluate)), steps}
     chosen = {whole("An evaluation step", t, low=0) for t in as_list(evaluate)}
     if not chosen or max(chosen) > steps:
         raise InputError(f"Evaluation steps must lie between 0 and {steps}.")
@@ -353,6 +377,7 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
         "loss_scale": problem.loss_scale,
         "node_weights": None if plan.node_weights is None else plan.node_weights.tolist(),
         "start": f"{crc32(start):08x}",
+        "privacy": None if plan.budget is None else plan.budget.settings(),
     }
     if not network.simulated:
         from dnasa.networks.processes import agree

@@ -99,9 +99,13 @@ def newcomers(positions: Sequence[Position]) -> tuple[int, list[int]]:
 
 
 def received_state(network: Network, positions: Sequence[Position], rule: Rule, state: State) -> State:
-    """The state to continue with: a process that is new begins at x of the first that is not."""
+    """The state to continue with: a process that is new begins at x of the first that is not; in private, at their mean."""
     source, new = newcomers(positions)
     if not new:
         return state
-    x = network.processes.copy(state.x, source, new)
+    if network.private:
+        share = network.nodes / (network.nodes - len(new)) * (network.rank not in new)
+        x = network.mean(share * state.x)[..., None, :]
+    else:
+        x = network.processes.copy(state.x, source, new)
     return rule.init(x) if network.rank in new else state

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dnasa.arrays import like
+from dnasa.arrays import concatenate, like
 from dnasa.checks import name_user_code, nodes_text
 from dnasa.communication import Network
 from dnasa.core import Array, InputError, Interrupted, ProcessLost, RunError, State
-from dnasa.engine.late import Late, OwnNode
+from dnasa.engine.budget import make_noise
+from dnasa.engine.late import Late
 from dnasa.engine.plan import Plan, RunOptions, run_settings
 from dnasa.engine.recovery import Position, changes, positions_of, received_state, reconnect, surviving, warn_of_changes
 from dnasa.engine.rule_checks import check_rule
@@ -23,13 +24,14 @@ from dnasa.runs.history import Evaluation, Recorder
 from dnasa.runs.progress import make_progress
 from dnasa.runs.result import Result
 from dnasa.runs.session import Session
-from dnasa.runs.snapshots import Sent, Snapshot
+from dnasa.runs.snapshots import Snapshot
 from dnasa.runs.timing import Timeline, now
 from dnasa.runs.worsening import Worsening
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
 
+UNEVEN = 100  # times as many rows as another node has, for a warning
 AnyStepper = TypeVar("AnyStepper", bound=Stepper)
 
 
@@ -55,16 +57,21 @@ class Run:
         self.bar = make_progress(plan.steps, problem.batch, options.progress if writes else False)
         folder = run_folder(problem, plan.network, options)
         self.session = Session(folder, options.record.checkpoint_every, self.settings, plan.steps, plan.network)
+        if plan.budget is not None:
+            problem.private_noise = make_noise(plan.budget, plan.network, folder)
 
     def run(self) -> Result:
         """Train from the start, or from a checkpoint, to the end."""
         with self.bar, self.session, np.errstate(all="ignore"), self._telling_others():
             self._restore_or_join()
+            self._warn_of_uneven_nodes()
             first = self.t
             answers = surviving(self, self._all_answers, self._continue)
             self._warn_of_silent_rules()
             timing = self.timeline.summary(self.t - first, self.network.processes.traffic)
             result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
+            if self.plan.budget is not None:
+                result.settings["privacy"] = str(self.plan.budget)
             if self.session.writer is not None:
                 result.save(self.session.writer.path)
         self.session.end("diverged" if self.recorder.divergence.all_runs else "done", self.t)
@@ -90,6 +97,17 @@ class Run:
             self._meet(join, new=True)
         self.network.processes.membership.admit()
 
+    def _warn_of_uneven_nodes(self) -> None:
+        rows = self.plan.rows
+        if rows is None or self.plan.node_weights is not None or self.t > 0 or not self.network.processes.writes:
+            return
+        if rows.max() > UNEVEN * max(1, rows.min()):
+            warnings.warn(
+                f"Nodes have {rows.min():,} to {rows.max():,} rows and count the same: weight them by their rows "
+                "(node_weights='rows', --weights-by rows), or divide them more evenly (iid, or dirichlet with a larger alpha).",
+                stacklevel=4,
+            )
+
     def _warn_of_silent_rules(self) -> None:
         for group, snapshot in zip(self.plan.groups, self.snapshots, strict=True):
             if self.network.nodes > 1 and snapshot.sent.messages == 0 and self.t > 0:
@@ -99,9 +117,12 @@ class Run:
     # ------------------------------------------------------------ steps
 
     def _all_answers(self) -> Array:
-        """Take all steps that are left. Returns the answers of all nodes."""
+        """Take all steps that are left. Returns the answers of all nodes, or for each the mean where they are private."""
         self._take_steps()
-        return self.network.processes.gather(self.recorder.final_answers(self.snapshots))
+        answers = self.recorder.final_answers(self.snapshots)
+        if self.network.private and not self.network.simulated:  # nobody gets the answer of another node
+            return concatenate([self.network.mean(answers)[..., None, :]] * self.network.nodes, -2)
+        return self.network.processes.gather(answers)
 
     def _take_steps(self) -> None:
         with self._using(self._make_stepper()) as stepper:
@@ -150,7 +171,6 @@ class Run:
     def _advance_to(self, t: int) -> None:
         self.t = t
         self.bar.advance(t)
-        self.session.step(t)
 
     # ------------------------------------------------------------ gradients
 
@@ -223,6 +243,8 @@ class Run:
         self.t = max(position.step for position in positions if not position.new)
         self.network.processes.membership.admit()
         lost, joined = changes(before, self.network, positions)
+        if lost and self.plan.budget is not None and self.plan.budget.shared:
+            raise RunError("Sites that share the noise of differential privacy need each other: resume when all are there.")
         if self.network.processes.writes:
             warn_of_changes(self.network, lost, joined, self.t)
         self.recorder.continue_with(self.network, lost, self.t)
@@ -238,14 +260,9 @@ class Run:
 class LateRun(Run):
     """A simulated run whose nodes do not wait for each other. A step is as many steps of nodes as there are nodes."""
 
-    def __init__(self, problem: "Problem", plan: Plan, options: RunOptions):
-        super().__init__(problem, plan, options)
-        assert plan.network.settings.late is not None
-        self.late = plan.network.settings.late  # networks of survivors do not have it
-
     def _make_stepper(self) -> Stepper:
-        rule, steps = self.plan.groups[0].rule, self.plan.steps
-        return Late(rule, self.network, self.snapshots[0], self.late, steps, self._gradient_of_node)
+        rule, late = self.plan.groups[0].rule, self.network.settings.late or 0
+        return Late(rule, self.network, self.snapshots[0], late, self.plan.steps, self._gradient_of_node)
 
     def _gradient_of_node(self, point: Array, node: int, step: int) -> Array:
         began = now()
@@ -259,39 +276,6 @@ class LateRun(Run):
         if self.session.stop_requested:
             self.session.end("interrupted", self.t)
             raise Interrupted(f"Interrupted at step {self.t}. A run with late cannot be resumed: messages are under way.")
-
-
-class SiteRun(LateRun):
-    """A run whose sites do not wait for each other. They meet at the start, at the end, and when one leaves or joins."""
-
-    def __init__(self, problem: "Problem", plan: Plan, options: RunOptions):
-        super().__init__(problem, plan, options)
-        self.own_steps = 0  # the steps of this site; `t` is the mean of all
-
-    def _take_steps(self) -> None:
-        rule, steps = self.plan.groups[0].rule, self.plan.steps
-        own_node = OwnNode(rule, self.network, self.snapshots[0], self.late, steps, self.t, self.own_steps)
-
-        def gradient(point: Array, step: int) -> Array:
-            self.own_steps = step + 1
-            self.t = own_node.node.t
-            self._checkpoint(own_node, evaluated=False)
-            self._advance_to(self.t)
-            return self._gradient_of_node(point, self.network.local_nodes[0], step)
-
-        with self._using(own_node):
-            if self.t == 0:
-                self._evaluate(0, self.snapshots)
-            if self.t < steps:
-                began = now()
-                try:
-                    own_node.run(gradient)
-                finally:
-                    self.timeline.add("rule", began)
-                self.t = steps
-            counts = np.array([[own_node.sent.messages, own_node.sent.bytes]])
-            messages, size = self.network.mean(counts) * self.network.nodes
-            self._evaluate(self.t, [own_node.snapshots[0]._replace(sent=Sent(round(messages), size))])
 
 
 def run_folder(problem: "Problem", network: Network, options: RunOptions) -> RunFolder | None:

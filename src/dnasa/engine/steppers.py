@@ -80,12 +80,13 @@ class Sequential(Stepper):
     def step(self, gradients: Gradients, t: int) -> None:
         """Take the step. State and memory change only if all of it succeeds; messages count as soon as they are sent."""
         memory, first = dict(self.memory), 0
+        fading = self.rule.fading(t) if self.rule.fading else ()
         self.sent.compute(self.network, len(gradients))
 
         def mix(messages: Messages, number: int) -> Messages:
             nonlocal first
             began = now()
-            mixed, memory[number] = exchange(self.network, memory.get(number, ()), messages, t, first)
+            mixed, memory[number] = exchange(self.network, memory.get(number, ()), messages, t, first, fading[: len(messages)])
             self.timeline.exchanged(began)
             self.sent.add(self.network, row_bytes(self.network, messages, t, first), t)
             first += len(messages)

@@ -64,10 +64,11 @@ def connect(
     late: int | None = None,
     overlap: bool = False,
     clock: Mapping[str, Any] | str | Path | None = None,
+    private: bool = False,
 ) -> Network:
     """The network of this run: simulated, or of the processes that mpirun or torchrun started.
 
-    Messages travel as they are unless one of `message_dtype`, `compress` and `channel` is given.
+    Messages travel as they are unless one of `message_dtype`, `compress`, `channel` and `private` is given.
 
     Args:
         topology: A graph, or the name of one with a node for every process: alone, that is a network of one node. By default
@@ -90,12 +91,12 @@ def connect(
         every: Exchange only at every N-th step. In the others each node moves by itself, along what it last learned of the
             average gradient.
         traffic: Counts what this site sends, from the first byte; by default a new one.
-        late: Nodes do not wait for each other, at the speeds of `clock` or as real sites: an exchange with a neighbor may last
-            for this many further steps. A run's `steps` is then the mean of the nodes' steps. Sites evaluate the start and the
-            end.
+        late: Simulated nodes do not wait for each other, at the speeds of `clock`: an exchange with a neighbor may last for
+            this many further steps. A run's `steps` is then the mean of the nodes' steps.
         overlap: Exchange while gradients are computed, for rules with early messages. The iterates are the same.
         clock: Predicts the seconds of a simulated run on these links, as `clock_seconds` in the history: a TOML file, or a
             dictionary such as `{"compute": 0.05, "bandwidth": 20, "latency": 30}` (seconds, Mbit/s, ms).
+        private: Secure summation: no node sees the numbers of another, only sums over all (docs/privacy.md).
 
     Example:
         ```python
@@ -112,8 +113,12 @@ def connect(
         raise InputError("wait_for is for sites: leave it out.")
     if site is not None and engine != "torch":
         raise InputError("A site is a process group of torch.distributed: start the processes with torchrun.")
-    if sum(how is not None for how in (message_dtype, channel, compress)) > 1:
-        raise InputError("A message dtype, compression and a channel cannot be combined: give one of them.")
+    if sum(how is not None for how in (message_dtype, channel, compress, private or None)) > 1:
+        raise InputError("A message dtype, compression, a channel and private cannot be combined: give one of them.")
+    if private:
+        channel = private_channel()
+    if channel is not None and channel.private and (site is not None or late is not None):
+        raise InputError("A private run has one process for each node, and nodes wait for each other: leave out site and late.")
     if message_dtype is not None:
         compress = choose("message dtype", message_dtype, {name: name for name in ("bfloat16", "float16")})
     if compress is not None:
@@ -151,6 +156,12 @@ def connect(
     if engine != "simulated":
         _exit_together(engine)  # after torch has set its own excepthook
     return with_timing(network, late, overlap, clock)
+
+
+def private_channel(wide: bool = False) -> Channel:
+    with needed_by("private"):
+        from dnasa.channels.secure_sum import secure_sum
+    return secure_sum(wide)
 
 
 def with_timing(

@@ -1,4 +1,4 @@
-"""The memory of an exchange between processes, the same at every step.
+"""The memory of an exchange between processes, the same at every step. Padding is zero: no other memory leaves the process.
 
 Payloads of equal shape and dtype are stacked; the stacks for one neighbor lie one after the other in one buffer of bytes.
 """
@@ -51,14 +51,7 @@ class Area(NamedTuple):
 
 
 class Buffers:
-    """Memory for payloads like these.
-
-    Attributes:
-        receives: The neighbors that messages come from, each with its buffer.
-        sends: The neighbors that messages go to, each with its buffer.
-        arrays: What each neighbor is sent.
-        own: The stacks of this process's rows, where the payloads are.
-    """
+    """Memory for payloads like these: a buffer for each neighbor in `receives` and `sends`, and `own` rows in stacks."""
 
     def __init__(self, payloads: Messages, routes: Routes, carries_cuda: bool):
         example = payloads[0]
@@ -82,12 +75,12 @@ class Buffers:
         starts = [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes[:-1])]
         total = starts[-1] + sizes[-1]
         if isinstance(example, np.ndarray):
-            data: Array = np.empty(total, np.uint8)
+            data: Array = np.zeros(total, np.uint8)
         else:
             import torch
 
             staged = self.device is not None
-            data = torch.empty(total, dtype=torch.uint8, device="cpu" if staged else example.device, pin_memory=staged)
+            data = torch.zeros(total, dtype=torch.uint8, device="cpu" if staged else example.device, pin_memory=staged)
         views = [
             data[start : start + size].view(stack.dtype).reshape(stack.shape(rows))
             for start, size, stack in zip(starts, sizes, self.layout, strict=True)

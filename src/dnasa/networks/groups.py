@@ -1,10 +1,7 @@
 """Sites of several processes that hold one node together, over torch.distributed.
 
-DistributedDataParallel gives the processes of a site the same gradient. The first process of each site exchanges messages with
-the other sites and broadcasts what it receives inside its own. So a message crosses the link between two sites only once, and
-all processes of a site take the same step.
-
-With FSDP2 each process has a shard of the node's vectors, and exchanges it with the processes of its position in other sites.
+The first process of each site exchanges messages with the other sites and broadcasts what it receives inside its own. With
+FSDP2 each process exchanges its shard of the node's vectors with the processes of its position in other sites.
 """
 
 import json
@@ -21,19 +18,13 @@ from dnasa.networks.torchdist import TorchTransport, as_tensor, torch_errors
 from dnasa.networks.transport import Message, Transport
 
 CHECKED = 2  # exchanges; the first gradient is in one of them
-DIFFERENT = (
-    "The processes of a site have different gradients: wrap the model in "
-    "DistributedDataParallel(model, process_group=site), with the group that dnasa.connect(site=...) has."
-)
+DIFFERENT = "The processes of a site have different gradients: use DistributedDataParallel(model, process_group=site)."
 
 
 def find_groups(site: Any) -> list[list[int]]:
     """The ranks of all sites, where `site` is the process group of this process's own."""
     if not dist.is_initialized():
-        raise InputError(
-            "site is a process group: call torch.distributed.init_process_group, then "
-            "site, _ = torch.distributed.new_subgroups(group_size=...)."
-        )
+        raise InputError("site is a process group: site, _ = torch.distributed.new_subgroups(group_size=...).")
     own = sorted(dist.get_process_group_ranks(site)) if isinstance(site, dist.ProcessGroup) else []
     texts = TorchTransport(()).allgather_text(json.dumps({"site": own}))
     everyone = [json.loads(text)["site"] or [] for text in texts]
@@ -93,10 +84,7 @@ class GroupTransport(Transport):
         if len(set(sizes)) > 1:
             raise InputError(f"Sites exchange shard by shard, so all need the same number of processes; they have {sizes}.")
         if any(mesh not in self.sites or rank not in mesh for rank, mesh in enumerate(meshes)):
-            raise InputError(
-                "fully_shard needs a mesh of the site's ranks in every process, DeviceMesh.from_group(site, device): the sites "
-                f"are {self.sites}, the meshes {meshes}."
-            )
+            raise InputError(f"fully_shard needs a mesh of the site's ranks: the sites are {self.sites}, the meshes {meshes}.")
         return ShardTransport(self.sites, self.nodes)
 
     def _check_equal(self, sends: Sequence[Message]) -> None:

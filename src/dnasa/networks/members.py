@@ -29,10 +29,7 @@ RECENT = 32  # calls that a state names; neighbors are never that many calls apa
 PATIENCE = 20  # how many timeouts a site that wants to join waits for the others, and they for one that does nothing
 SOON = 10.0  # seconds after which a site that waits for the others to start says why
 STOPPING = 3.0  # seconds for the step of a site that was asked to stop
-REMEDY = (
-    "Every process must call step(), averaged() and consensus() equally often: give all of them the same number of "
-    "batches, or train inside dnasa.optim.Join; an error that one of them catches leaves out its call."
-)
+REMEDY = "Every process must call step(), averaged() and consensus() equally often, or train inside dnasa.optim.Join."
 
 VOTED_TEXT = b"This site has voted in a run that began without all sites. Remove this file once no site trains any more.\n"
 
@@ -66,18 +63,14 @@ class SiteState(BaseModel):
 class Members:
     """This site, the others as far as it knows, and the view that the training is in.
 
-    Args:
-        sites: The file of the sites.
-        run: Describes what all sites must have in common.
-        timeout: Seconds of silence after which a site is left out of the next view.
-        traffic: Counts what this site tells the others.
-        wait_for: How many sites the run begins with; by default all.
+    `run` describes what all sites must have in common; a site that is silent for the timeout is left out of the next view; the
+    run begins with `wait_for` sites, by default all.
     """
 
     def __init__(self, sites: Sites, run: str, timeout: float, traffic: Traffic | None = None, wait_for: int | None = None):
         self.node, self.timeout = sites.own, timeout
         self.traffic = traffic or Traffic()
-        self.mesh = Mesh(sites, run, self._described, self._parsed, self._told)
+        self.mesh = Mesh(sites, run, self._described, self._parsed, self.traffic.tell)
         self.mark = sites.keys / VOTED
         self.voted_before = wait_for is not None and not self._is_first()
         needs = len(sites.sites) if wait_for is None or self.voted_before else wait_for
@@ -149,9 +142,6 @@ class Members:
         if not sites <= {self.node, *self.links} or vote.member != (node, self.links[node].instance):
             raise ValueError("it speaks of sites that there are not, or for another one")
         return state
-
-    def _told(self, kind: str, node: int, size: int) -> None:
-        self.traffic.add(kind, node, (), size)
 
     def _states(self) -> dict[int, SiteState]:
         """The latest state of each site that has said anything."""
@@ -281,8 +271,10 @@ class Members:
         """Enter the next view, as a member or, if the others went on without this process, once they let it in again."""
 
         def come_back() -> bool:
-            if not self.vote.is_member and not self.joining:
-                self._come_back()
+            if not self.vote.is_member and not self.joining:  # the others have gone on: this process needs their model
+                if not self.admits and not self.returned:
+                    raise RunError(f"{self.name(self.node)} was left behind, silent for {self.timeout:g} s: start it again.")
+                self.admits, self.joining, self.returned = False, True, True
             return True
 
         self._wait_for_view(come_back, "meet")
@@ -292,18 +284,7 @@ class Members:
         self.joining = True
         deadline = time.monotonic() + PATIENCE * self.timeout
         if not self._wait_for_view(lambda: time.monotonic() < deadline, "join"):
-            raise RunError(
-                f"No site of the run let {self.name(self.node)} in for {PATIENCE * self.timeout:g} s: they do once they "
-                f"have begun to train. {self._missing()}"
-            )
-
-    def _come_back(self) -> None:
-        """The others have gone on without this process: it needs their model."""
-        if not self.admits and not self.returned:
-            raise RunError(
-                f"{self.name(self.node)} was left behind: nothing came from it for {self.timeout:g} s. Start it again."
-            )
-        self.admits, self.joining, self.returned = False, True, True
+            raise RunError(f"No site let {self.name(self.node)} in for {PATIENCE * self.timeout:g} s. {self._missing()}")
 
     def _wait_for_view(self, going: Callable[[], bool], what: str) -> bool:
         began, told = time.monotonic(), ""
@@ -351,7 +332,7 @@ class Members:
         missing += [f"{self.name(node)} (not connected with all others)" for node in apart if not missing]
         refused = f" Turned away: {self.mesh.door.refused}." if self.mesh.door and self.mesh.door.refused else ""
         who = f"Missing: {', '.join(missing)}" if missing else "All sites are here, and have not agreed yet"
-        return f"{who}.{self._quorum()}{refused} `dnasa sites check` says more."
+        return f"{who}.{self._quorum()}{refused}"
 
     def _quorum(self) -> str:
         """What a run that has begun needs to go on."""

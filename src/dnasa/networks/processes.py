@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate, zip_longest
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dnasa.arrays import concatenate, contiguous, copied, empty_like, on_gpu
+from dnasa.arrays import concatenate, contiguous, copied, empty_like, like, on_gpu, to_numpy
 from dnasa.checks import whole
 from dnasa.communication import Channel, MessageSettings, Network, Processes
 from dnasa.core import Array, InputError, Messages
@@ -26,18 +26,25 @@ from dnasa.topology import Topology
 from dnasa.topology.rounds import count_rounds
 from dnasa.topology.types import checksum
 
+if TYPE_CHECKING:
+    from dnasa.networks.masks import Masks
+
 Sum = Callable[[Array], Array]  # over all processes, of an array that it may overwrite
 
 
+COLLECTED = "A private run collects no models: leave out checkpoints, or train between sites, which write their own."
+LARGEST, BEYOND, FRACTION = 2.0**40, 2.0**51, 52  # of numbers that are added up with masks
+EXCHANGED, MEANS = 0, 1  # what masks are for
 EXCHANGES = ("exchange", "average")  # what rules send; the rest is for evaluations, checkpoints and agreement
 
 
 class Sending(NamedTuple):
-    """A kind of message: its purpose, the first node of the process that it goes to (None: all others), and its arrays."""
+    """A kind of message: its purpose, the first node of the process that it goes to (None: all others), its arrays or text."""
 
     kind: str
     peer: int | None
     arrays: Arrays
+    text: str = ""
 
 
 @dataclass
@@ -51,12 +58,15 @@ class Traffic:
     wire: Counter[int] = field(default_factory=Counter)
     report: Callable[[], None] = lambda: None
 
-    def add(self, kind: str, peer: int | None, arrays: Arrays, size: int, messages: int = 1) -> None:
-        sending = Sending(kind, peer, arrays)
+    def add(self, kind: str, peer: int | None, arrays: Arrays, size: int, messages: int = 1, text: str = "") -> None:
+        sending = Sending(kind, peer, arrays, text)
         count, total = self.sent.get(sending, (0, 0))
         self.sent[sending] = count + messages, total + size
         if not count:
             self.report()
+
+    def tell(self, kind: str, peer: int, size: int) -> None:
+        self.add(kind, peer, (), size)
 
     @property
     def messages(self) -> int:
@@ -94,9 +104,7 @@ def network_text(topology: Topology, rounds: int | str | None, channel: Channel 
 def blocks(nodes: int, processes: int) -> list[range]:
     """Consecutive nodes for each process; their numbers differ by at most one."""
     if processes > nodes:
-        raise InputError(
-            f"{processes} processes cannot share {nodes} nodes: start at most {nodes}, or use a graph with more nodes."
-        )
+        raise InputError(f"{processes} processes cannot share {nodes} nodes: start at most {nodes}.")
     return consecutive([nodes * (p + 1) // processes - nodes * p // processes for p in range(processes)])
 
 
@@ -115,6 +123,7 @@ class ProcessNetwork:
     channel: Channel | None
     every: int
     traffic: Traffic
+    masks: "Masks | None" = None  # of what leaves this process, if the channel is private
 
     def __post_init__(self) -> None:
         self.every = whole("every", self.every)
@@ -123,9 +132,19 @@ class ProcessNetwork:
         self.rows = self.shares[self.transport.rank]
         self.multipliers: dict[int, Multiplier] = {}
         suited = suits_all_reduce(self.topology, self.channel)
-        add = self.transport.all_reduce() if suited and self.channel is None else None
+        self.private = self.channel is not None and self.channel.private
+        if self.private and self.masks is None and not self.transport.silent:
+            self.masks = self._agreed_masks()
+        add = self._masked_sum if self.private else self.transport.all_reduce() if suited and self.channel is None else None
         self.average = None if add is None else partial(self._mean, add=add)
         self.all_reduces = suited and (add is not None or self.channel is not None)
+
+    def _agreed_masks(self) -> "Masks":
+        from dnasa.networks.masks import agreed
+
+        if self.topology.nodes > len(self.shares) or self.transport.shards > 1:
+            raise InputError("A private run needs one process for each node: start as many processes as there are nodes.")
+        return agreed(self.transport.rank, self.allgather_text, self.transport.blamed)
 
     def network(self) -> Network:
         return Network(
@@ -142,13 +161,17 @@ class ProcessNetwork:
                 gather=self.gather,
                 copy=self.copy,
                 traffic=self.traffic,
-                duplicate=lambda: replace(self, transport=self.transport.duplicate()).network(),
+                duplicate=self.duplicate,
                 sharded=self.transport.sharded and self.sharded,
                 shards=self.transport.shards,
                 sum_shards=self.sum_shards,
             ),
             self.at,
         )
+
+    def duplicate(self) -> Network:
+        masks = self.masks and self.masks.separate()
+        return replace(self, transport=self.transport.duplicate(), masks=masks).network()
 
     def sharded(self, ranks: Sequence[int]) -> Network:
         return replace(self, transport=self.transport.sharded(ranks)).network()  # type: ignore[misc]
@@ -160,17 +183,17 @@ class ProcessNetwork:
         key = k % self.graphs.period
         if key not in self.multipliers:
             W = self.graphs.at(k).sparse
-            self.multipliers[key] = Multiplier(W, self.shares, self.transport, self.traffic, self.average)
+            self.multipliers[key] = Multiplier(W, self.shares, self.transport, self.traffic, self.average, self.masks)
         return self.multipliers[key]
 
     def allgather_text(self, text: str) -> list[str]:
-        self.traffic.add("text", None, (), len(text.encode()))
+        self.traffic.add("text", None, (), len(text.encode()), text=text)
         return self.transport.allgather_text(text)
 
     def mean(self, a: Array) -> Array:
-        row = a[..., 0, :]  # as large as the mean of the nodes here
+        row = self._sent(a[..., 0, :])  # as large as the mean of the nodes here
         self.traffic.add("mean", None, described([row]), row.nbytes)
-        return self._mean(a, self.transport.sum)
+        return self._mean(a, self._masked_sum if self.private else self.transport.sum)
 
     def _mean(self, a: Array, add: Sum) -> Array:
         return self._sum(contiguous(a.mean(-2) * (len(self.rows) / self.topology.nodes)), add)
@@ -181,6 +204,25 @@ class ProcessNetwork:
         if getattr(a, "is_cuda", False) and not self.transport.carries_cuda:
             return add(a.cpu()).to(a.device)
         return add(a)
+
+    def _sent(self, a: Array) -> Array:
+        """An array as large as what is sent to add this one up."""
+        return np.empty((2, *a.shape), np.int64) if self.private else a
+
+    def _masked_sum(self, a: Array) -> Array:
+        """The sum over all processes, in whole numbers and fractions of 2^-52, each masked modulo 2^64.
+
+        It is NaN where a process has a number that is not finite or beyond 2^40.
+        """
+        numbers = to_numpy(a).astype(np.float64)
+        fits = np.abs(numbers) < LARGEST
+        whole = np.floor(np.where(fits, numbers, 0))
+        fractions = np.where(fits, numbers, 0) - whole
+        codes = np.rint([np.where(fits, whole, BEYOND), fractions * 2.0**FRACTION]).astype(np.int64)
+        if self.masks is not None:
+            self.masks.add(codes, MEANS)
+        whole, fractions = self.transport.sum(codes).astype(np.float64)
+        return like(np.where(whole < BEYOND / 2, whole + fractions / 2.0**FRACTION, np.nan), a)
 
     def copy(self, a: Array, source: int, targets: Sequence[int] | None = None) -> Array:
         """The array of one process at the targets, by default at all."""
@@ -195,6 +237,8 @@ class ProcessNetwork:
 
     def gather(self, x: Array) -> Array:
         """All nodes' rows in every process: each contributes its own to a sum with zeros."""
+        if self.private:
+            raise InputError(COLLECTED)
         self.traffic.add("gather", None, described([x]), x.nbytes)
         shape = (*x.shape[:-2], self.topology.nodes, x.shape[-1])
         everything = np.zeros(shape, x.dtype) if isinstance(x, np.ndarray) else x.new_zeros(shape)
@@ -212,9 +256,11 @@ class Multiplier:
         transport: Transport,
         traffic: Traffic,
         average: Callable[[Array], Array] | None,
+        masks: "Masks | None" = None,
     ):
         self.W, self.transport, self.traffic = W, transport, traffic
         self.average = average  # of all nodes, by an all-reduce, where this is the product
+        self.masks = masks
         self.rows = shares[transport.rank]
         self.routes = find_routes(W, shares, transport.rank)
         self.products = self._products(W)
@@ -248,6 +294,10 @@ class Multiplier:
         stacks = [concatenate(parts, -2) for parts in zip(buffers.own, *received, strict=True)]
         messages = [message for stack in stacks for message in stack]
         return [(weights, tuple(m[..., nodes, :] for m in messages)) for nodes, weights in self.turns]
+
+    def mask(self, codes: np.ndarray) -> None:
+        if self.masks is not None:
+            self.masks.add(codes, EXCHANGED)
 
     def scatter(self, parts: Array, decode: Callable[[Array], Array]) -> Array:
         data = parts.cpu() if on_gpu(parts) and not self.transport.carries_cuda else parts

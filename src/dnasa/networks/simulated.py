@@ -67,15 +67,14 @@ def exchanges(topology: Topology, rounds: int | str | None, channel: Channel | N
     if channel is not None:
         if channel.averages and not topology.averages:
             raise InputError(f"{channel.name} averages over all nodes: use the graph 'complete' instead of {topology.name}.")
+        if channel.private and topology.nodes == 2:
+            raise InputError("A private run needs 3 nodes or more: of 2, each learns the other's numbers from the average.")
         changing, directed = topology.period > 1 and channel.fixed_graph, topology.directed and channel.symmetric
         if changing or directed:
             what = "changes" if changing else "is directed"
             raise InputError(f"{channel.name} does not suit {topology.name}, which {what}: use another graph, such as ring.")
         if rounds == EXACT and topology.period == 1:
-            raise InputError(
-                f"On {topology.name}, several rounds do not average compressed messages exactly: use the graph 'exact', or "
-                "give a number of rounds."
-            )
+            raise InputError(f"On {topology.name}, compressed rounds are not exact: use the graph 'exact', or a number.")
     count = count_rounds(topology, rounds)
     return count, topology if channel is not None else successive(topology, count)
 
@@ -96,6 +95,9 @@ class Multiplier:
     ) -> Messages:
         arrays = payloads if decode is None else tuple(d(p) for d, p in zip(decode, payloads, strict=True))
         return self.product(arrays) if weights is None else product(dense_if_small(weights))(arrays)
+
+    def mask(self, codes: np.ndarray) -> None:
+        """Nothing leaves this process."""
 
     def scatter(self, parts: Array, decode: Callable[[Array], Array]) -> Array:
         return decode(parts.swapaxes(-3, -2))

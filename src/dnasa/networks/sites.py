@@ -6,38 +6,37 @@ one part of the numbers and sends it to all.
 
 import atexit
 import math
-import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnasa.arrays import like, to_numpy
-from dnasa.channels.pairs import Offer
 from dnasa.checks import first_line
 from dnasa.communication import Channel, Membership, MessageSettings, Network, Processes
-from dnasa.core import Array, InputError, Messages, ProcessLost, RunError
+from dnasa.core import Array, InputError, ProcessLost, RunError
 from dnasa.networks import processes
-from dnasa.networks.buffers import described as described_arrays
 from dnasa.networks.members import Members
 from dnasa.networks.transport import Message, Transport, as_numpy
 from dnasa.sites.connecting import Refused
 from dnasa.sites.file import Sites
 from dnasa.sites.inbox import Key, Receive
 from dnasa.sites.mesh import Mesh
-from dnasa.sites.views import INTERVAL
+from dnasa.sites.views import INTERVAL, View
 from dnasa.topology import Topology
 from dnasa.topology.graphs import without
 from dnasa.topology.rounds import count_rounds
 
+if TYPE_CHECKING:
+    from dnasa.networks.masks import Masks
+
 MOST_SITES = 20  # each tells all others what it says of itself
 LONGEST_TEXT = 1 << 24  # bytes
-OFFER = struct.Struct("!?Qd")  # whether the sender has ended; the number and the steps of the offer
 FIRST = 10  # exchanges that show how large numbers are
 FACTOR = 1e9  # some rules send squares of gradients, which differ by a factor of 1e5 between sites
 JOINED: list[Members] = []  # of this process
@@ -57,10 +56,7 @@ def connect(
     """The network of these sites: waits for them, or joins a run that has begun."""
     count = len(sites.sites)
     if count > MOST_SITES:
-        raise InputError(
-            f"{sites.sites[0].name} and {count - 1} others are too many: at most {MOST_SITES} sites agree among themselves on "
-            "who takes part. Join machines of one owner into one site, or use MPI or torch.distributed."
-        )
+        raise InputError(f"{count} sites are too many, at most {MOST_SITES} agree: join machines of one owner into one site.")
     if wait_for is not None and not count < 2 * wait_for <= 2 * count:
         raise InputError(f"wait_for must be a majority of the {count} sites, {count // 2 + 1} to {count}, not {wait_for}.")
     if count != topology.nodes:
@@ -86,7 +82,7 @@ def leave_all() -> None:
 
 def tell_stopped(sites: Sites, reason: str, timeout: float, traffic: processes.Traffic) -> None:
     """Tell the other sites why this one does not take part: those that come within the timeout."""
-    mesh = Mesh(sites, "", str, lambda site, text: text, lambda kind, node, size: traffic.add(kind, node, (), size))
+    mesh = Mesh(sites, "", str, lambda site, text: text, traffic.tell)
     mesh.stopped, traffic.wire = reason, mesh.wire
     mesh.open()
     end = time.monotonic() + timeout
@@ -104,7 +100,7 @@ class SiteTransport(Transport):
         super().__init__(self.sites.index(members.node), [range(node, node + 1) for node in self.sites])
         self.others = [peer for peer in range(len(self.sites)) if peer != self.rank]
         self.tag = f"view {self.view.number} network {number}"
-        self.number = 3 * number  # of the exchanges; that of the sums is one more, and that of mail two
+        self.number = 2 * number  # of the exchanges; that of the sums is one more
         self.sent: Counter[tuple[int, int]] = Counter()
         self.wanted: Counter[tuple[int, int]] = Counter()
 
@@ -113,11 +109,6 @@ class SiteTransport(Transport):
         if self.view is not self.members.view:
             raise RunError(CHANGED)
         self.members.check(began)
-
-    def wait_until(self, done: Callable[[], object]) -> None:
-        began = time.monotonic()
-        while not done():
-            self.check(began)
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[Receive]:
         return self._start(self.number, receives, sends)
@@ -150,8 +141,9 @@ class SiteTransport(Transport):
 
     def finish(self, pending: list[Receive]) -> None:
         for receive in pending:
-            if not receive.done.is_set():
-                self.wait_until(partial(receive.done.wait, INTERVAL / 10))
+            began = time.monotonic()
+            while not receive.done.wait(INTERVAL / 10):
+                self.check(began)
 
     def inspect(self, peer: int, arrived: Sequence[Array], own: Sequence[Array]) -> None:
         """Stop if the numbers of a site are not finite, or much larger than this site's first ones."""
@@ -162,7 +154,6 @@ class SiteTransport(Transport):
             raise self.blamed(peer, reason)
 
     def blamed(self, peer: int, reason: str) -> RunError:
-        """The error that ends this site because of what another one sent."""
         self.mesh.blame(self.sites[peer], reason)
         return RunError(self.mesh.fault)
 
@@ -203,31 +194,14 @@ class SiteTransport(Transport):
                 raise self.blamed(peer, f"it announced a text of {length} bytes")
         return lengths
 
-    # ------------------------------------------------------------ mail, which nobody waits for
-
-    def send_mail(self, peer: int, data: bytes) -> None:
-        self._send(self.number + 2, peer, data)
-
-    def want_mail(self, peer: int, size: int) -> Receive:
-        return self._want(self.number + 2, peer, memoryview(bytearray(size)))
-
-    def wait_for_mail(self, receives: Iterable[Receive], began: float, seconds: float) -> None:
-        self.check(began)
-        with self.mesh.news:
-            if seconds > 0 and not any(receive.done.is_set() for receive in receives):
-                self.mesh.news.wait(min(seconds, INTERVAL / 5))
-
     def next_call(self) -> str:
         """What the others call next; with nobody else, a step."""
-        if len(self.sites) == 1:
-            return "step"
-
-        def is_known() -> str:
+        began, call = time.monotonic(), "step" if len(self.sites) == 1 else ""
+        while not call:
+            self.check(began)
             time.sleep(INTERVAL / 5)
-            return self.members.next_call(self.tag)
-
-        self.wait_until(is_known)
-        return self.members.next_call(self.tag)
+            call = self.members.next_call(self.tag)
+        return call
 
 
 def wrong(arrived: Sequence[Array], own: Sequence[Array], limit: float) -> str:
@@ -269,84 +243,6 @@ def view_of(buffer: Array) -> memoryview:
     return as_numpy(buffer).reshape(-1).view(np.uint8).data
 
 
-class SiteMailbox:
-    """Offers between sites that do not wait for each other, in order, and none is lost (`engine.late.Mailbox`).
-
-    The first own offer shows what those of others look like.
-
-    Args:
-        carrier: Carries the messages.
-        neighbors: The processes to exchange offers with.
-        traffic: Counts what is sent.
-    """
-
-    def __init__(self, carrier: SiteTransport, neighbours: Iterable[int], traffic: processes.Traffic):
-        self.carrier, self.traffic = carrier, traffic
-        self.expected = dict.fromkeys(neighbours, 0)  # the number of the next offer of each neighbor
-        self.own: Messages = ()  # in the last offer
-        self.receives: dict[int, Receive] = {}  # of the neighbors that have not ended
-        self.began = time.monotonic()  # to wait
-
-    def post(self, neighbour: int, offer: Offer) -> None:
-        first, self.own = not self.own, offer.messages
-        if first:
-            self.receives = {peer: self._want(peer) for peer in self.expected}
-        arrays = [to_numpy(message).tobytes() for message in offer.messages]
-        data = b"".join([OFFER.pack(False, offer.number, offer.steps), *arrays])
-        self.traffic.add("exchange", self.carrier.sites[neighbour], described_arrays(offer.messages), len(data))
-        self.carrier.send_mail(neighbour, data)
-
-    def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
-        """Take what has arrived (`engine.late.Mailbox`); raises `ProcessLost` when the members must meet."""
-        if not seconds:
-            self.began = time.monotonic()
-        deadline = time.monotonic() + seconds
-        while True:
-            self.carrier.wait_for_mail(self.receives.values(), self.began, deadline - time.monotonic())
-            found = [(peer, self._read(peer)) for peer, receive in list(self.receives.items()) if receive.done.is_set()]
-            if found or time.monotonic() >= deadline:
-                return found
-
-    def end(self) -> None:
-        """Tell the neighbors that this node has ended, and wait until all of them have."""
-        for peer in self.expected:
-            self.traffic.add("end", self.carrier.sites[peer], (), self._size)
-            self.carrier.send_mail(peer, OFFER.pack(True, 0, 0.0).ljust(self._size, b"\0"))
-        self.began = time.monotonic()
-        while self.receives:
-            self.take(math.inf)
-
-    @property
-    def _size(self) -> int:
-        return OFFER.size + sum(m.nbytes for m in self.own)
-
-    def _want(self, peer: int) -> Receive:
-        return self.carrier.want_mail(peer, self._size)
-
-    def _read(self, peer: int) -> Offer | None:
-        data = self.receives.pop(peer).buffer
-        ended, number, steps = OFFER.unpack_from(data)
-        if ended:
-            return None
-        offer = Offer(number, steps, self._messages(data))
-        if number != self.expected[peer] or not math.isfinite(steps):
-            reason = f"it sent offer {number} of step {steps:g} after {self.expected[peer]} offers"
-            raise self.carrier.blamed(peer, reason)
-        self.carrier.inspect(peer, offer.messages, self.own)
-        self.expected[peer] += 1
-        self.receives[peer] = self._want(peer)
-        return offer
-
-    def _messages(self, data: memoryview) -> Messages:
-        messages, start = [], OFFER.size
-        for own in self.own:
-            end = start + own.nbytes
-            dtype = to_numpy(own[..., :0]).dtype
-            messages.append(like(np.frombuffer(data[start:end], dtype).reshape(own.shape), own))
-            start = end
-        return tuple(messages)
-
-
 @dataclass
 class SiteNetworks:
     """This site in a run that others leave and join: makes the network of each view."""
@@ -357,6 +253,8 @@ class SiteNetworks:
     channel: Channel | None
     every: int = 1
     number: int = 0  # of the network: the one of `connect`, and the one of an optimizer
+    masks: "Masks | None" = None  # of the last network, if the channel is private
+    masked: View | None = None  # for which they were made
 
     @property
     def names(self) -> list[str]:
@@ -369,16 +267,14 @@ class SiteNetworks:
         transport, members = SiteTransport(self.members, self.number), self.members
         lost = [node for node in range(self.topology.nodes) if node not in transport.sites]
         graph = without(self.topology, lost) if lost else self.topology
-        made = processes.ProcessNetwork(graph, transport, self.rounds, self.channel, self.every, members.traffic)
-        network = made.network()
+        known = self.masks.separate() if self.masks is not None and self.masked is members.view else None
+        with self.losses_at_the_start():
+            made = processes.ProcessNetwork(graph, transport, self.rounds, self.channel, self.every, members.traffic, known)
+        self.masks, self.masked, network = made.masks, members.view, made.network()
 
         def allgather_text(text: str) -> list[str]:
-            try:
+            with self.losses_at_the_start():
                 texts = made.allgather_text(text)
-            except ProcessLost as error:
-                if members.admits or members.view.number > 1 or self.number:  # those that are left can go on
-                    raise
-                raise RunError(f"{first_line(error)}, before the first step: start all sites again.") from None
             if not members.admits and members.view.number == 1:
                 by_site = dict(zip(transport.sites, texts, strict=True))
                 members.mesh.opening.append([by_site.get(node) for node in range(self.topology.nodes)])
@@ -399,9 +295,18 @@ class SiteNetworks:
             ),
             own_folders=True,
             names=self.names,
-            mailbox=lambda: SiteMailbox(transport, graph.neighbours(transport.rank), members.traffic),
         )
         return replace(network, processes=own)
+
+    @contextmanager
+    def losses_at_the_start(self) -> Iterator[None]:
+        """A loss ends the run, if it comes before the first step of `solve`: those that are left cannot go on."""
+        try:
+            yield
+        except ProcessLost as error:
+            if self.members.admits or self.members.view.number > 1 or self.number:
+                raise
+            raise RunError(f"{first_line(error)}, before the first step: start all sites again.") from None
 
     def outside(self) -> Network:
         """The network of a site that has not joined yet, until `join` is called. It knows how the run began."""
@@ -411,9 +316,7 @@ class SiteNetworks:
             number = next(exchanged)
             texts = self.members.opening(number + 1)[number]
             if texts[node] not in (text, None):
-                raise InputError(
-                    f"{self.members.name(node)} takes part with other settings or data than those it began this run with."
-                )
+                raise InputError(f"{self.members.name(node)} has other settings or data than those it began this run with.")
             return [text if theirs is None else theirs for theirs in texts]
 
         own = Processes(
@@ -427,7 +330,6 @@ class SiteNetworks:
             duplicate=self.duplicate,
             membership=Membership(survivors=self.survivors, join=self.join),
             own_folders=True,
-            mailbox=refuse,
         )
         settings = MessageSettings(count_rounds(self.topology, self.rounds), self.every, self.channel)
         return Network(self.topology.nodes, refuse, refuse, self.topology, settings, own)

@@ -29,13 +29,9 @@ TAGS = itertools.count(1)  # one for each transport: all processes make theirs i
 def world_size(timeout: float | None, device: str | None) -> int:
     """The number of processes; starts their group if nobody has."""
     if not dist.is_initialized():
-        start_group(timeout, device or own_device())
+        enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # a GPU for every process here
+        start_group(timeout, device or ("cuda" if enough else "cpu"))
     return dist.get_world_size()
-
-
-def own_device() -> str:
-    """cuda where every process of this machine can have a GPU of its own."""
-    return "cuda" if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)) else "cpu"
 
 
 def start_group(timeout: float | None, device: str) -> None:
@@ -85,10 +81,7 @@ class TorchTransport(Transport):
     def __init__(self, nodes: Sequence[range], groups: Sequence[Sequence[int]] = ()):
         backends = str(dist.get_backend_config())
         if "gloo" not in backends:
-            raise InputError(
-                "Texts and metrics use gloo: start the process group with backend 'cpu:gloo,cuda:nccl', "
-                "or leave that to dnasa.connect."
-            )
+            raise InputError("Texts and metrics use gloo: start the group with 'cpu:gloo,cuda:nccl', or leave it to connect.")
         super().__init__(dist.get_rank(), nodes)
         self.group, self.tag = dist.group.WORLD, next(TAGS)
         self.groups = [list(ranks) for ranks in groups or [range(dist.get_world_size())]]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.core import Array
+from dnasa.core import Array, RunError
 
 Message = tuple[int, Array]  # the other process, and a contiguous buffer of bytes
 
@@ -20,11 +20,13 @@ class Transport(ABC):
         carries_cuda: Whether buffers may be on a GPU.
         sharded: `sharded(ranks)` is a `duplicate` for messages of which each of these ranks has a shard; None: each has all.
         shards: How many processes have a shard of the node here; 1 if each has all of it.
+        silent: Whether nothing is sent, so that nothing needs a mask.
     """
 
     carries_cuda = False
     sharded: "Callable[[Sequence[int]], Transport] | None" = None
     shards = 1
+    silent = False
 
     def __init__(self, rank: int, nodes: Sequence[range]):
         self.rank, self.nodes = rank, nodes
@@ -66,6 +68,10 @@ class Transport(ABC):
     def inspect(self, peer: int, arrived: Sequence[Array], own: Sequence[Array]) -> None:
         """Check the messages of another process before use, where this one sent `own`; raises an error that names it."""
         return
+
+    def blamed(self, peer: int, reason: str) -> RunError:
+        """The error that ends this process because of what another one sent."""
+        return RunError(f"Rank {peer} is at fault: {reason}. This process stops.")
 
     def allgather_text(self, text: str) -> list[str]:
         """All processes' texts."""

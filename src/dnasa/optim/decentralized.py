@@ -12,7 +12,7 @@ from dnasa.communication import Network
 from dnasa.core import InputError, Rule, RunError, Schedule
 from dnasa.networks.processes import agree
 from dnasa.optim.agreement import settings, start_at_the_same_point
-from dnasa.optim.buffers import MixedBuffers
+from dnasa.optim.buffers import MixedBuffers, statistics
 from dnasa.optim.flat import NO_LEARNING_RATE, Flat, ParameterGroup, check_group, views
 from dnasa.optim.node import Node, make_rule
 from dnasa.optim.recovery import Recovery
@@ -87,13 +87,12 @@ class Decentralized(torch.optim.Optimizer):
         if not isinstance(network, Network):
             raise InputError(f"The network must come from dnasa.connect(...), not {type(network).__name__}.")
         if len(network.local_nodes) != 1:
-            raise InputError(
-                f"This process holds {len(network.local_nodes)} nodes, an optimizer is one: start as many processes as the "
-                "graph has nodes, or use dnasa.connect()."
-            )
+            raise InputError(f"This process holds {len(network.local_nodes)} nodes, an optimizer is one: start more processes.")
         model = params if isinstance(params, nn.Module) else None
         super().__init__(params if model is None else model.named_parameters(), {"weight_decay": weight_decay})
         parameters, mixed = Flat(self.param_groups), MixedBuffers(model, buffers)
+        if network.private and (mixed.tensors or (model is not None and statistics(model))):
+            raise InputError("A private run does not hide statistics of batch norm: use layer or group norm, and no buffers.")
         network = own_network(network, parameters)
         everyone = len(network.processes.names) or network.nodes  # of sites, also those that come later
         recipe = make_rule(rule, eta, schedule, steps, everyone, parameters.layout, network.settings.every)

@@ -9,10 +9,7 @@ from torch import Tensor, nn
 
 from dnasa.core import InputError, Layout
 
-NO_LEARNING_RATE = (
-    "Decentralized has no learning rate to set, its schedule is built in: leave 'lr' and learning-rate schedulers out "
-    "(rules that need a stepsize take eta and schedule)."
-)
+NO_LEARNING_RATE = "Decentralized has no learning rate to set: leave 'lr' and schedulers out; some rules take eta and schedule."
 
 
 class ParameterGroup(dict[str, Any]):
@@ -134,10 +131,7 @@ class Flat:
         known = {id(p) for p in (*self.trained, *self.frozen)}
         for name, p in model.named_parameters():
             if p.grad is not None and id(p) not in known:
-                raise InputError(
-                    f"Parameter '{name}' was replaced or added after the optimizer was made, so it is not trained: make "
-                    "the optimizer after such changes of the model."
-                )
+                raise InputError(f"Parameter '{name}' is not trained: make the optimizer after such changes of the model.")
 
     def show_stepsize(self, stepsize: float) -> None:
         for group in self.groups:
@@ -171,9 +165,7 @@ def check_parameters(trained: Sequence[Tensor]) -> None:
     if len(kinds) > 1:
         raise InputError(f"All parameters must have one dtype and one device; here are {' and '.join(kinds)}.")
     if trained[0].dtype not in (torch.float32, torch.float64):
-        raise InputError(
-            f"Parameters of {trained[0].dtype} are too coarse for small steps: store them in float32 and use torch.autocast."
-        )
+        raise InputError(f"Parameters of {trained[0].dtype} are too coarse: store them in float32 and use torch.autocast.")
 
 
 def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

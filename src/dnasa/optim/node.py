@@ -27,6 +27,8 @@ from dnasa.runs.snapshots import Sent, Snapshot
 from dnasa.runs.timing import Timeline
 from dnasa.topology.matrices import check_weights
 
+CLOSURE = "call step(closure) with a function that clears the gradients, computes the loss and calls backward"
+
 
 class Recipe(NamedTuple):
     """A rule with its schedules; none are known of the user's own rule."""
@@ -49,7 +51,7 @@ def make_rule(
     method = registry.find(rule)
     if eta is not None and not method.needs_eta:
         raise InputError(f"Rule '{rule}' takes no stepsize: leave eta out.")
-    if schedule is None and steps is None and not method.needs_eta and ":" not in rule:
+    if schedule is None and steps is None and not method.needs_eta and not registry.split_schedule(rule)[1]:
         schedule = next((name for name, spec in method.schedules.items() if not spec.needs_steps), None)
     variant = registry.variants(rule, [] if eta is None else [eta], schedule)[0]
     registry.check_used(schedule, [variant])
@@ -139,10 +141,7 @@ class Node:
         """Check that the gradient computed before the first step is at the rule's first point."""
         elsewhere = self.rule.points is not None and not torch.allclose(point, self.parameters.row(), equal_nan=True)
         if elsewhere and (self.t > 0 or not has_closure):
-            raise InputError(
-                "This rule takes its first gradient at another point: call step(closure) with a function that clears the "
-                "gradients, computes the loss and calls backward, or load model and optimizer as they were saved together."
-            )
+            raise InputError(f"This rule takes its first gradient at another point: {CLOSURE}, or load what was saved.")
 
     def halt(self) -> None:
         """Wait for exchanges in flight, and discard their results."""
@@ -232,10 +231,7 @@ class Node:
     def check_unchanged(self) -> None:
         """Refuse parameters changed by hand: the next iterate may have been sent, so the change would be lost."""
         if self.parameters.versions() != self.versions:
-            raise InputError(
-                "The parameters were changed by hand between two steps: every node must instead save and load, "
-                "opt.load_state_dict(opt.state_dict()), after such a change."
-            )
+            raise InputError("The parameters were changed by hand: all nodes call opt.load_state_dict(opt.state_dict()) then.")
 
     def gradients(self, closure: Callable[[], Any] | None) -> tuple[Tensor, ...]:
         """The gradients at every point of the rule; that of the first is collected already."""
@@ -243,10 +239,7 @@ class Node:
         gradients = [self.parameters.gradient]
         for point in self.stepper.points(self.t)[1:]:
             if closure is None:
-                raise InputError(
-                    "This rule takes gradients at several points: call step(closure) with a function that clears the "
-                    "gradients, computes the loss and calls backward, as for torch.optim.LBFGS."
-                )
+                raise InputError(f"This rule takes gradients at several points: {CLOSURE}.")
             gradients[-1], first = gradients[-1].clone(), self.parameters.row()
             self.parameters.show(point)
             try:

@@ -23,10 +23,7 @@ def find_mesh(trained: Sequence[Any]) -> Any:
     same = all(other == mesh for other in meshes)
     if same and (mesh is None or (mesh.ndim == 1 and all(p.placements[0].is_shard(0) for p in trained))):
         return mesh
-    raise InputError(
-        "All parameters must be divided by rows, Shard(0), over one mesh of one dimension: call fully_shard(..., mesh=mesh) on "
-        "the whole model, too, with the ranks of the site."
-    )
+    raise InputError("Divide all parameters by rows over one mesh: call fully_shard(..., mesh=mesh) on the whole model, too.")
 
 
 def own_network(network: Network, parameters: Flat) -> Network:
@@ -37,9 +34,7 @@ def own_network(network: Network, parameters: Flat) -> Network:
         network, empty = processes.sharded(ranks), not parameters.gradient.numel()
         return replace(network, settings=replace(network.settings, channel=None)) if empty else network
     if len(ranks) > 1:
-        raise InputError(
-            f"The model is sharded over ranks {ranks}: make them a site, dnasa.connect(..., site=mesh.get_group())."
-        )
+        raise InputError(f"The model is sharded over {ranks}: make them a site, dnasa.connect(..., site=mesh.get_group()).")
     return processes.duplicate() if processes.duplicate else network
 
 

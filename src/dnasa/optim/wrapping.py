@@ -18,10 +18,7 @@ from dnasa.optim.agreement import described
 from dnasa.optim.flat import local
 from dnasa.optim.shards import is_sharded
 
-SHARDED = (
-    "The model was sharded after the optimizer was made, or not by FSDP2: call fully_shard(model, mesh=...) first, with the "
-    "ranks of the site of dnasa.connect(..., site=...)."
-)
+SHARDED = "The model was sharded after the optimizer was made, or not by FSDP2: call fully_shard(model, mesh=...) first."
 
 
 def local_gradients(model: nn.Module) -> None:

@@ -6,11 +6,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import numpy as np
+
 from dnasa.checks import first_line
 from dnasa.comparing import tables as results
 from dnasa.comparing.plots import LABELS, LINEAR, Looks, colors, label, title
 from dnasa.comparing.run_table import as_words, data_name
 from dnasa.core import InputError
+from dnasa.data.columns import MISSING
+from dnasa.data.encoding import Encoding
 from dnasa.files import fits, read_bytes, read_json
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.names import COLUMNS, node_name
@@ -22,7 +26,6 @@ DIGITS = 7  # of the numbers in a page
 WHOLE = 2**53  # whole numbers below it are exact in a browser
 LARGEST_NUMBER = 1e300  # sums of a few smaller numbers do not overflow
 MOST_EVENTS = 200  # of a log, the last ones
-MOST_CLASSES = 40  # of a confusion matrix
 COMPARED = ("eta", "mean", "spread", "low", "high", "runs", "diverged", "difference")  # columns of its table
 ENDED = {
     "killed": "The process ended without notice, as by SIGKILL or a power failure: `dnasa resume {}` continues the run.",
@@ -32,9 +35,9 @@ ENDED = {
 }
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Everything that a page shows of the run in a folder, or of all runs that it holds."""
-    folders = [_contents(folder, path) for folder in _run_folders(path)]
+def read(path: Path, threshold: float | None = None) -> dict[str, Any]:
+    """Everything that a page shows of the run in a folder, or of all runs that it holds; `threshold` is that of decisions."""
+    folders = [_contents(folder, path, threshold) for folder in _run_folders(path)]
     if not folders:
         missing = "run in" if path.is_dir() else "folder"
         raise InputError(f"There is no {missing} {path}: give a run's folder, or one that holds runs.")
@@ -92,7 +95,7 @@ def _name_lines(folders: list[dict[str, Any]]) -> None:
             line["color"] = by_group[line["group"]]
 
 
-def _contents(path: Path, root: Path) -> dict[str, Any]:
+def _contents(path: Path, root: Path, threshold: float | None) -> dict[str, Any]:
     """One run folder below `root`. What cannot be read is a failure that the page reports; the rest is shown."""
     damage: list[str] = []
 
@@ -108,7 +111,7 @@ def _contents(path: Path, root: Path) -> dict[str, Any]:
     run: RunFolder = attempt("config.json", lambda: RunFolder(path, resume=True), RunFolder(path))
     sites, looks, options = list(map(text, run.sites)), run.looks, run.options
     lines = attempt("history.csv", lambda: read_history(path / "history.csv", looks), [])
-    stored = attempt("settings.json", lambda: result_settings(path), {"work": [], "baseline": []})
+    stored = attempt("settings.json", lambda: result_settings(path), {"work": [], "notes": []})
     log = [line[:300] for line in attempt("log.txt", lambda: _log_lines(path), [])[-MOST_EVENTS:]]
     lost = [event[20:] for event in log if event[20:].startswith("Lost ")]
     out = {
@@ -119,9 +122,11 @@ def _contents(path: Path, root: Path) -> dict[str, Any]:
         "source": text(data_name(options)) if options else "",
         "settings": attempt("config.json", lambda: shown_settings(run, options), {}),
         "lines": lines,
+        "kept": f"All are those of the model of step {lines[0]['answer']['step']}." if lines and lines[0]["answer"] else "",
         "looks": looks,
         "sites": sites,
-        "tests": attempt("evaluation.json", lambda: tests(path, sites), None),
+        "tests": attempt("evaluation.json", lambda: tests(path, sites, threshold), None),
+        "inputs": attempt("model.json", lambda: inputs(path), None),
         "comparison": attempt("table.csv", lambda: comparison(path, looks), []),
         **stored,
         "events": log,
@@ -168,37 +173,64 @@ def shown_settings(run: RunFolder, options: Mapping[str, Any]) -> dict[str, str]
 
 
 def result_settings(path: Path) -> dict[str, Any]:
-    """`settings.json`, written at the end: seconds by kind of work, and a sentence about the baseline."""
+    """`settings.json`, written at the end: seconds by kind of work, and sentences."""
     stored = _stored(path, "settings.json") or {}
     timing = stored.get("timing", {})
     _check(fits(timing, {}) and all(map(is_number, timing.values())))
     kinds = [name for name in timing if name.endswith("_seconds")]
     work = [[text(name.removesuffix("_seconds")), short(timing[name])] for name in kinds]
-    return {"work": work, "baseline": results.baseline(stored)}
+    return {"work": work, "notes": results.notes(stored)}
 
 
-def tests(path: Path, sites: Sequence[str]) -> dict[str, Any] | None:
+def tests(path: Path, sites: Sequence[str], threshold: float | None) -> dict[str, Any] | None:
     """What the trained model did on the test rows, and at each site."""
-    from dnasa.trained import evaluation
+    from dnasa.trained import evaluation, results
 
     found = evaluation.read(path)
     if found is None:
         return None
-    names = list(map(text, found["names"]))
-    matrix = found["task"] == "classification" and len(names) <= MOST_CLASSES  # drawn, so it needs no table
+    shown = dict(results.tables(found, sites, threshold))
+    matrix = shown.pop("Confusion matrix", None)
+    counts = [] if matrix is None else matrix.iloc[:, 1:].to_numpy().tolist()
     return {
-        "confusion": {"names": names, "counts": found["confusion"], "rows": short(found["rows"])} if matrix else None,
-        "tables": [
-            _table(title, frame)
-            for title, frame in evaluation.tables(found, sites)
-            if not (matrix and title.startswith("Confusion matrix"))
-        ],
+        "confusion": {"names": list(map(text, found.names)), "counts": counts} if counts else None,
+        "tables": [_table(title, frame) for title, frame in shown.items()],
+        "curves": [_curve(*curve) for curve in results.curves(found)],
+        "notes": list(map(text, results.left_out(found, sites))),
     }
 
 
+def _curve(title: str, x: str, y: str, lines: list[Any], bars: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """A curve with the least and largest x and y, ticks, and the points of its lines as SVG has them."""
+    each = [np.concatenate([line[k] for line in lines] + [bar[k:] for bar in bars if k == 2]) for k in (1, 2)]
+    ends = [float(end) for values in each for end in (min(0, values.min()), values.max() + 1e-9)]
+    drawn = [[name, " ".join(f"{a:.4g},{b:.4g}" for a, b in zip(xs, ys, strict=True))] for name, xs, ys in lines]
+    drawn_bars = [f"M{a:.4g},{low:.4g}V{high:.4g}" for a, low, high in bars]
+    ticks = [round_numbers(*ends[:2]), round_numbers(*ends[2:])]
+    return {"title": title, "x": x, "y": y, "ends": ends, "ticks": ticks, "lines": drawn, "bars": "".join(drawn_bars)}
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """Three to six multiples of 1, 2 or 5 times a power of ten."""
+    unit = 10 ** np.floor(np.log10((high - low) / 3))
+    step = unit * max(k for k in (1, 2, 5) if 3 * k * unit <= high - low)
+    return [float(f"{k * step:.4g}") for k in range(int(np.ceil(low / step - 1e-9)), int(np.floor(high / step + 1e-9)) + 1)]
+
+
+def inputs(path: Path) -> dict[str, Any] | None:
+    """The columns that the model uses, and what becomes of missing values."""
+    stored = _stored(path, "model.json")
+    features = () if stored is None else Encoding.from_json(stored["encoding"]).features
+    rows = []
+    for one in features:
+        filled = "none in training" if one.fill is None else f"the training mean {one.fill:.4g} and a flag"
+        words = "a category" if MISSING in one.categories else "all categories 0"
+        rows.append([text(one.name), one.kind, len(one.categories) or None, filled if one.kind == "number" else words])
+    return {"columns": ["column", "kind", "categories", "missing values become"], "rows": rows} if rows else None
+
+
 def _table(title: str, frame: Any) -> dict[str, Any]:
-    rows = [[text(cell) if isinstance(cell, str) else short(float(cell)) for cell in row] for row in frame.to_numpy()]
-    return {"title": title, "columns": list(map(text, frame)), "rows": rows}
+    return {"title": text(title), "columns": list(map(text, frame)), "rows": [list(map(text, row)) for row in frame.to_numpy()]}
 
 
 def comparison(path: Path, looks: Looks) -> list[list[Any]]:

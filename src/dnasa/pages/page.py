@@ -2,8 +2,19 @@
 
 import base64
 import hashlib
+from contextlib import suppress
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dnasa.comparing import latex
+from dnasa.core import InputError
+from dnasa.pages.contents import read
+from dnasa.runs.folder import RunFolder
+from dnasa.trained import evaluation, results
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STYLES = ("uPlot.css", "page.css")
 SCRIPTS = ("uPlot.js", "page.js")
@@ -29,6 +40,25 @@ def render(contents: dict[str, Any]) -> str:
         compared=[[folder["name"]] * (len(folders) > 1) + row for folder in folders for row in folder["comparison"]],
         **_runs(folders),
     )
+
+
+def files_of_report(folder: Path, threshold: float | None = None) -> dict[str, bytes]:
+    """The page, by its ending; of a run with a tested model also all its results as CSV, and its tables in LaTeX."""
+    written = {".html": render(read(folder, threshold)).encode()}
+    with suppress(InputError):  # the page says what is damaged
+        if (measured := evaluation.read(folder)) is not None:
+            from dnasa.data.columns import as_csv
+
+            sites = RunFolder(folder, resume=True).sites
+            written[".csv"] = as_csv(results.numbers(measured, sites, threshold)).encode()
+            frames = results.tables(measured, sites, threshold)
+            written[".tex"] = "\n".join(_latex(title, frame) for title, frame in frames).encode()
+    return written
+
+
+def _latex(title: str, frame: "pd.DataFrame") -> str:
+    columns = {latex.text(str(name)): [latex.text(str(value)) for value in frame[name]] for name in frame}
+    return latex.table(columns, f"{latex.text(title)}. In brackets: 95\\,\\% intervals.", title.split()[0].lower())
 
 
 def _static(name: str) -> str:
@@ -87,7 +117,7 @@ def cell(value: Any, column: str = "") -> str:
         return "–"
     if isinstance(value, str):
         return value
-    if any(word in column for word in ("accuracy", "recall", "precision")):
+    if "accuracy" in column:
         return percent(value)
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"

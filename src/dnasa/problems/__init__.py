@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dnasa.extras import needed_by
+from dnasa.problems.privacy import Privacy
 from dnasa.problems.problem import Problem
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = [
     "Classification",
     "Custom",
     "LeastSquares",
+    "Privacy",
     "Problem",
     "Regression",
     "RobustRegression",

@@ -67,6 +67,12 @@ class Regression(Supervised):
         self.target_scale = float(data.encoding.target_scale[0])
 
     def derived(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Errors in the target's units, and R^2.
+
+        Args:
+            row: Averages over all nodes, by name.
+        """
+        row = super().derived(row)
         out = {name: value for name, value in row.items() if "_target" not in name}
         for rows in ("test", "validation"):
             if f"{rows}_loss" in row:

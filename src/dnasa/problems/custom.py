@@ -122,13 +122,17 @@ class Custom(Problem):
         return _like(value, x, "batched gradient")
 
     def _node_by_node(self, x: Array, nodes: range, t: int) -> Array:
-        g, points, function, node = copied(x), copied(x), self.gradient_function, nodes[0]
+        g, points, function, point, node = copied(x), copied(x), self.gradient_function, self.point, nodes[0]
+        in_numpy, shape, dtype = isinstance(point, np.ndarray), point.shape, point.dtype
         with UserCode(lambda: f"The gradient of node {node}"):
             for v in range(len(x)):  # variants of a seed have the same samples
                 for s, generators in enumerate(self.generators.at(t).generators):
                     out, rows = g[v, s], points[v, s]
                     for k, (node, rng) in enumerate(zip(nodes, generators, strict=True)):
-                        out[k] = _like(function(rows[k], node, rng), self.point, f"gradient of node {node}")
+                        value = function(rows[k], node, rng)
+                        if not in_numpy or type(value) is not np.ndarray or value.shape != shape or value.dtype != dtype:
+                            value = _like(value, point, f"gradient of node {node}")
+                        out[k] = value
         return g
 
     def _check_finite(self, g: Array, x: Array, nodes: range) -> None:

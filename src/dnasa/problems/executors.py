@@ -44,8 +44,8 @@ class Executor(ABC):
         """What all models predict for the same inputs, `(R, b, ...)`; `statistics` are those of batch norm."""
 
     @abstractmethod
-    def full_gradient(self, flat: Tensor, nodes: range, weights: np.ndarray, seed: int) -> tuple[Tensor, Tensor]:
-        """The loss on all rows of these nodes and its gradient, `(R,)` and `(R, d)`, without dropout and scale."""
+    def full_gradient(self, flat: Tensor, shards: Sequence[Tensor], weights: np.ndarray) -> tuple[Tensor, Tensor]:
+        """The loss on these rows of each node and its gradient, `(R,)` and `(R, d)`, without dropout and scale."""
 
     def chunks(self, rows: Tensor, models: int) -> Sequence[Tensor]:
         """Split rows into parts that fit into memory for so many models."""
@@ -68,7 +68,8 @@ class Stacked(Executor):
         batch, models = self.data.batch, max(1, self.capacity // self.data.batch)
         rows = self.data.drawn(nodes, seeds, t).expand(*x.shape[:-1], batch).reshape(-1, batch)
         parts = zip(x.reshape(-1, x.shape[-1]).split(models), rows.split(models), strict=True)
-        return torch.cat([self._part(*part) for part in parts]).view_as(x)
+        gradients = [self._part(*part) for part in parts]
+        return (gradients[0] if len(gradients) == 1 else torch.cat(gradients)).view_as(x)
 
     def _part(self, flat: Tensor, rows: Tensor) -> Tensor:
         if flat.is_cuda and len(flat) * self.data.batch * self.footprint <= SMALL:
@@ -91,10 +92,9 @@ class Stacked(Executor):
             return super().measure(metric, outputs, targets)
         return known.total(outputs, targets.expand(len(outputs), *targets.shape)) / targets.numel()
 
-    def full_gradient(self, flat: Tensor, nodes: range, weights: np.ndarray, seed: int) -> tuple[Tensor, Tensor]:
-        shards = [self.data.shard(node, seed) for node in nodes]
-        rows = self.data.row_numbers(np.concatenate(shards))
-        factors = [weight / (len(shard) * len(nodes)) for shard, weight in zip(shards, weights, strict=True)]
+    def full_gradient(self, flat: Tensor, shards: Sequence[Tensor], weights: np.ndarray) -> tuple[Tensor, Tensor]:
+        rows = torch.cat(list(shards))
+        factors = [weight / (len(shard) * len(shards)) for shard, weight in zip(shards, weights, strict=True)]
         row_weights = torch.as_tensor(np.repeat(factors, [len(shard) for shard in shards])).to(flat)
         loss, gradient = flat.new_zeros(len(flat), dtype=torch.float64), torch.zeros_like(flat)
         chunks = zip(self.chunks(rows, len(flat)), self.chunks(row_weights, len(flat)), strict=True)
@@ -136,13 +136,12 @@ class OneByOne(Executor):
         each = [None] * len(flat) if statistics is None else statistics
         return torch.stack([self.module.outputs(point, inputs, its) for point, its in zip(flat, each, strict=True)])
 
-    def full_gradient(self, flat: Tensor, nodes: range, weights: np.ndarray, seed: int) -> tuple[Tensor, Tensor]:
+    def full_gradient(self, flat: Tensor, shards: Sequence[Tensor], weights: np.ndarray) -> tuple[Tensor, Tensor]:
         loss, gradient = flat.new_zeros(len(flat), dtype=torch.float64), torch.zeros_like(flat)
         of_part = torch.empty_like(flat[0])
-        for node, weight in zip(nodes, weights, strict=True):
-            rows = self.data.shuffled(node, seed)
+        for rows, weight in zip(shards, weights, strict=True):
             for part in self.data.in_batches(rows) if self.module.norms else self.chunks(rows, len(flat)):
-                share = float(weight) * len(part) / (len(rows) * len(nodes))
+                share = float(weight) * len(part) / (len(rows) * len(shards))
                 inputs, targets = self.data.batch_of(part)
                 for i, point in enumerate(flat):
                     loss[i] += share * self.module.gradient(point, inputs, targets, of_part, dropout=False)

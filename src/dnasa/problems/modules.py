@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad, vmap
 
 from dnasa.checks import first_line
 from dnasa.core import InputError, Layout
@@ -59,6 +59,14 @@ class FlatModule:
             slopes = torch.autograd.grad(scale * value, parts, allow_unused=True, materialize_grads=True)
         torch.cat([slope.reshape(-1) for slope in slopes], out=out)
         return value.detach()
+
+    def row_gradients(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient of the loss of each row by itself, `(rows, d)`."""
+
+        def loss(flat: Tensor, row: Tensor, target: Tensor) -> Tensor:
+            return self._value(self.training, self._split(flat), row[None], target[None])
+
+        return vmap(grad(loss), (None, 0, 0), randomness="different")(flat, x, y)
 
     def _value(self, module: nn.Module, parts: Sequence[Tensor], x: Tensor, y: Tensor) -> Tensor:
         with self._precision():

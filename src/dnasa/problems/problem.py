@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from dnasa.core import Array, InputError, Layout, Prox
+from dnasa.problems.privacy import Noise, Privacy
 
 
 class Problem(Protocol):
@@ -16,6 +17,8 @@ class Problem(Protocol):
     loss_scale: float = 1.0  # factor of the gradients; the reported loss is not scaled
     prox: Prox | None = None  # the proximal operator of h, where f + h is minimized
     baseline: float | None = None  # the test accuracy of always predicting the most frequent class
+    privacy: Privacy | None = None  # the budget of a run whose gradients have noise
+    private_noise: Noise | None = None  # of the run with a budget that has begun
     by_seed: bool = False  # whether nodes have different rows for each seed: what depends on them is also given `seeds`
 
     @cached_property

@@ -4,21 +4,24 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dnasa.arrays import checksum
-from dnasa.checks import UserCode, choose, positive
+from dnasa.checks import UserCode, choose, positive, whole
 from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.data.partitions import class_table, label_difference, validation_name
 from dnasa.problems.executors import Executor, OneByOne, OnGpu, Stacked
 from dnasa.problems.losses import Loss, accuracy, stacked
 from dnasa.problems.modules import FlatModule, check_number
+from dnasa.problems.noisy import noisy
+from dnasa.problems.privacy import Privacy
 from dnasa.problems.problem import function_name
-from dnasa.problems.sharded import SEEDING, Sharded, Shards, seeded
+from dnasa.problems.sharded import SAMPLE, SEEDING, Sharded, Shards, seeded
 from dnasa.problems.stack import as_stack
 from dnasa.randomness import Streams
 
@@ -27,6 +30,7 @@ DIFFERENT = 0.45  # labels, for a warning about batch norm: 0.3 to 0.5 is dirich
 STATISTICS = 16  # batches of each node from which the statistics of batch norm are computed for a test
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 Batch = Callable[[Tensor], tuple[Tensor, Tensor]]  # the inputs and targets of these rows
+Parts = Iterable[tuple[Tensor, float | Tensor]]  # rows, and how much each of them counts in all runs or in each
 Model = Callable[[], nn.Module] | nn.Module
 
 
@@ -55,10 +59,13 @@ class Supervised(Sharded):
         dtype: "float32" or "float64".
         device: The torch device, such as "cpu" or "cuda".
         autocast: "bfloat16" computes in mixed precision.
-        train_metrics: Without them, an evaluation needs no pass over the training data.
+        train_metrics: The training rows that an evaluation measures: True for all, False for none, or a number. Where there are
+            more, it is shared equally by the nodes, and each measures the same of its rows every time.
         validation: `validation[i]` are further rows of `data.inputs` that node i validates on: every test metric is also
-            measured there, as `validation_loss`, ..., averaged over the nodes, which count the same.
-        test_loss: What tests and validation measure; by default `loss`.
+            measured there, as `validation_loss`, ...; nodes count as in the training, and the loss is that of the training.
+        test_loss: What tests measure; by default `loss`.
+        privacy: Differential privacy for each training row (docs/privacy.md): each is drawn in a step with probability batch /
+            rows, and there are no train metrics.
     """
 
     def __init__(
@@ -74,14 +81,21 @@ class Supervised(Sharded):
         dtype: str = "float32",
         device: str = "cpu",
         autocast: str | None = None,
-        train_metrics: bool = True,
+        train_metrics: bool | int = SAMPLE,
         validation: Sequence[np.ndarray] = (),
         test_loss: Loss | None = None,
+        privacy: Privacy | None = None,
     ):
         super().__init__(data, shards, batch, dtype, device, validation)
         positive("loss_scale", loss_scale)
         mixed_precision = choose("autocast", str(autocast), {"None": False, "bfloat16": True})
-        self.loss_scale, self.augment, self.train_metrics = loss_scale, augment, train_metrics
+        if privacy is not None:
+            privacy.check()
+        self.loss_scale, self.augment, self.privacy = loss_scale, augment, privacy
+        if not isinstance(train_metrics, bool):
+            total = sum(site.rows for site in data.sites) or len(self.inputs)  # the same in all processes
+            train_metrics = whole("train_metrics", train_metrics, low=0) >= total or train_metrics
+        self.train_metrics = train_metrics if privacy is None else False
         self.make: Callable[[], nn.Module] = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
         self.augmentation = Streams("augment", rounded=True)
         if isinstance(loss, nn.Module):  # it may hold weights
@@ -99,7 +113,10 @@ class Supervised(Sharded):
             ignores_labels = self._check_labels(outputs.shape[-1])
             self.metrics["test_accuracy"] = accuracy
         self._add_metrics(metrics or {}, outputs, targets)
-        self.executor = self._choose_executor(module, point, footprint, ignores_labels)
+        if privacy is None:
+            self.executor = self._choose_executor(module, point, footprint, ignores_labels)
+        else:
+            self.executor = noisy(self, data, point, footprint, self.module, augment)
 
     def _choose_executor(self, module: nn.Module, point: Tensor, footprint: int, ignores_labels: bool) -> Executor:
         """All models as one array where their layers and the loss are known, since that is faster; otherwise each by itself."""
@@ -245,7 +262,7 @@ class Supervised(Sharded):
         Args:
             mean: The mean iterates, `(variants, seeds, d)`.
             nodes: The nodes to average over.
-            weights: How much each of `nodes` counts in the training loss.
+            weights: How much each of `nodes` counts in training and validation.
             statistics: Those of batch norm, averaged over all nodes.
             seeds: The seeds of the runs, where each has its own shards.
         """
@@ -254,37 +271,60 @@ class Supervised(Sharded):
         flat = mean.reshape(-1, mean.shape[-1])
         flat_statistics = None if statistics is None else statistics.reshape(len(flat), -1)
         share = len(self.remaining) / (len(nodes) * self.test_total)
-        out = self._measure(flat, flat_statistics, [(self.test_rows(nodes), share)], self.test_batch_of)
+        out = self._measure(flat, flat_statistics, [(self.test_rows(nodes), share)], self.test_batch_of, self.metrics)
         if self.validation:
             rows = [self.row_numbers(self.validation[node]) for node in nodes]
-            parts = [(part, 1 / (len(part) * len(nodes))) for part in rows if len(part)]
-            measured = self._measure(flat, flat_statistics, parts, self.batch_of)
+            node_weights = np.broadcast_to(1.0 if weights is None else weights, (len(seeds or [0]), len(nodes)))
+            of_runs = torch.as_tensor(np.tile(node_weights.T, len(flat) // len(node_weights)), device=flat.device)
+            parts = [(part, of_runs[i] / (len(part) * len(nodes))) for i, part in enumerate(rows) if len(part)]
+            out["validation_share"] = of_runs.new_zeros(len(flat)) + sum(weight * len(part) for part, weight in parts)
+            metrics = self.metrics | {"test_loss": self.module.loss}
+            measured = self._measure(flat, flat_statistics, parts, self.batch_of, metrics)
             out |= {validation_name(name): value for name, value in measured.items()}
         if self.train_metrics:
             loss, gradient = self._full_gradient(mean, nodes, weights, seeds or [0])
             out = {"train_loss": loss} | out | {"gradient": gradient}
         return {name: value.view(mean.shape[:-1] + value.shape[1:]) for name, value in out.items()}
 
+    def derived(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Averages over the validation rows: nodes without any add nothing to the sums.
+
+        Args:
+            row: Averages over all nodes, by name.
+        """
+        share = row.pop("validation_share", 1.0)
+        return {name: value / share if name.startswith("validation_") else value for name, value in row.items()}
+
     def _full_gradient(
         self, mean: Tensor, nodes: range, weights: Sequence[float] | None, seeds: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """The training loss and its gradient, of the shards of each seed."""
+        """The training loss and its gradient, of the measured rows of each seed."""
         points = mean.reshape(-1, len(seeds), mean.shape[-1])
         node_weights = np.broadcast_to(1.0 if weights is None else weights, (len(seeds), len(nodes)))
-        of_seeds = [self.executor.full_gradient(points[:, s], nodes, node_weights[s], seed) for s, seed in enumerate(seeds)]
+        of_seeds = [
+            self.executor.full_gradient(points[:, s], [self._measured_rows(node, seed) for node in nodes], node_weights[s])
+            for s, seed in enumerate(seeds)
+        ]
         losses, gradients = zip(*of_seeds, strict=True)
         return torch.stack(losses, 1).flatten(), torch.stack(gradients, 1).flatten(0, 1)
 
+    def _measured_rows(self, node: int, seed: int) -> Tensor:
+        shard = self.shard(node, seed)
+        most = len(shard) if self.train_metrics is True else self.train_metrics // len(self.shards)
+        if self.module.norms or most < len(shard):
+            return self.shuffled(node, seed)[: max(2, most)]
+        return self.row_numbers(shard)
+
     def _measure(
-        self, flat: Tensor, statistics: Tensor | None, parts: Iterable[tuple[Tensor, float]], batch_of: Batch
+        self, flat: Tensor, statistics: Tensor | None, parts: Parts, batch_of: Batch, metrics: Mapping[str, Loss]
     ) -> dict[str, Tensor]:
         """The sums of the metrics over the rows of all parts, each of which counts with the weight of its part."""
-        totals = {name: flat.new_zeros(len(flat), dtype=torch.float64) for name in self.metrics}
+        totals = {name: flat.new_zeros(len(flat), dtype=torch.float64) for name in metrics}
         for rows, weight in parts:
             for chunk in self.executor.chunks(rows, len(flat)):
                 inputs, targets = batch_of(chunk)
                 outputs = self.executor.outputs(flat, inputs, statistics)
-                for name, metric in self.metrics.items():
+                for name, metric in metrics.items():
                     totals[name] += weight * len(chunk) * self.executor.measure(metric, outputs, targets)
         return totals
 

@@ -1,4 +1,4 @@
-"""The paper's figures, and the check of published numbers."""
+"""The paper's figures."""
 
 from collections.abc import Callable
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The runs that figures and published numbers are made of."""
+"""The runs that figures are made of."""
 
 from collections.abc import Sequence
 from functools import cache

@@ -5,6 +5,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from dnasa.rules import registry
+from dnasa.rules.composition import with_adam, with_clipping, with_gradients, with_momentum
 from dnasa.rules.push_sum import push_sum
 from dnasa.rules.registry import RULES, Method, Variant, rule
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:  # type checkers see the arguments of the makers; a new rule w
     from dnasa.rules.qg_dsgdm import qg_dsgdm as qg_dsgdm
     from dnasa.rules.sgp import sgp as sgp
 
-__all__ = ["RULES", "Method", "Variant", "push_sum", "rule"]
+__all__ = ["RULES", "Method", "Variant", "push_sum", "rule", "with_adam", "with_clipping", "with_gradients", "with_momentum"]
 
 for module in iter_modules(__path__):
     import_module(f"{__name__}.{module.name}")

@@ -4,6 +4,7 @@ What differs from D-NASA, with the measurements behind it, is on the page "AdaNA
 """
 
 from functools import partial
+from math import prod
 from typing import NamedTuple
 
 from dnasa.arrays import maximum, minimum, nonzero, norm, put, sample, total, whole_part
@@ -15,7 +16,9 @@ from dnasa.rules.registry import rule
 from dnasa.rules.schedules import ScheduleSpec
 
 GROWTH = 6.0  # eta is at most this many radii
+CANCELED = 0.1  # of the longest step: a shorter S is mostly rounding errors
 SAMPLE = 10_000  # the radius is learned from at least this many coordinates, or from all
+RARER = 2  # exchanges of y for each of x, if nodes do not exchange in every step
 SHORTEST, LONGEST = 256, 8  # the least side of a hidden matrix, and its other side in multiples of that
 
 
@@ -75,7 +78,8 @@ def adanasa(
     every k-th coordinate, and r <- max(r, sqrt(k) A / |S|).
 
     In large hidden matrices (`is_hidden`), the direction is 0.2 sqrt(longer side) msgn(y' + alpha (g - z')), as in Muon (Jordan
-    et al., 2024). Nodes that do not exchange in every step exchange x, y and A, and continue with z = y.
+    et al., 2024). Nodes that do not exchange in every step exchange y and A, and x at every second exchange, and continue with
+    z = y.
 
     Args:
         eta: The largest step at t, before the factor d^(-1/3).
@@ -113,8 +117,9 @@ def adanasa(
         return s.S + factor * h, s.A + factor * total(g / nonzero(m**0.5) * (s.start - sample(s.x, k)))
 
     def with_radius(s: State, A: Array) -> State:
-        """r <- max(r, sqrt(k) A / |S|), with A as it was received"""
-        return s._replace(A=A, r=maximum(s.r, k**0.5 * A / nonzero(norm(s.S))))
+        """r <- max(r, sqrt(k) A / |S|), with A as it was received; where directions have canceled, S says nothing"""
+        length, least = norm(s.S), CANCELED * d ** (-1 / 3) * GROWTH * s.r
+        return s._replace(A=A, r=maximum(s.r, k**0.5 * A * (length > least) / maximum(length, least)))
 
     def averaged(s: State, t: int) -> Array:
         return s.average + weight(t) * (s.x - s.average) if weight else s.average
@@ -139,17 +144,23 @@ def adanasa(
         after = s._replace(z=z, S=S, average=averaged(s, t))
         if every == 1:
             return (x, y, m, A), after
-        return () if (t + 1) % every else (x, y, A), after._replace(x=x, y=y, m=m, A=A)
+        number, since = divmod(t + 1, every)
+        messages = () if since else (y, A) if number % RARER else (y, A, x)
+        return messages, after._replace(x=x, y=y, m=m, A=A)
 
     def receive(s: State, mixed: Messages) -> State:
         if not mixed:
             return s
         if every > 1:
-            x, y, A = mixed
-            return with_radius(s._replace(x=x, y=y, z=y), A)
+            y, A, *rest = mixed
+            return with_radius(s._replace(x=rest[0] if rest else s.x, y=y, z=y), A)
         x, y, m, A = mixed
         m = maximum(m, 0)  # rounded or compressed messages may make it negative
         return with_radius(s._replace(x=x, y=y, m=m), A)
+
+    def fading(t: int) -> tuple[float, ...]:
+        """Of y, what is left of it after the steps since the last exchange; A and x are sums."""
+        return prod(1 - alpha(s) for s in range(max(0, t + 1 - every), t + 1)), 1, 1
 
     made = Rule(
         init,
@@ -159,6 +170,7 @@ def adanasa(
         restart=lambda s: s._replace(y=s.z),
         estimate=lambda s: s.y,
         needs=Needs(doubly_stochastic=True, late=True),  # the radius is that of x itself, which push-sum scales
+        fading=fading if every > 1 else None,
         stepsize=step_length,
     )
     if hidden or every > 1:

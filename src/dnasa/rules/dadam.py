@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Rule, Schedule, assign, zeros
+from dnasa.rules.composition import moments
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import COSINE_FIRST
 
@@ -53,8 +54,3 @@ def dadam(eta: Schedule, *, beta1: float = 0.9, beta2: float = 0.999, eps: float
         restart=lambda s: s,  # moments must not start again at 0: t does not
         stepsize=lambda s, t: eta(t),
     )
-
-
-def moments(m: Array, v: Array, g: Array, beta1: float, beta2: float) -> tuple[Array, Array]:
-    """Adam's first and second moments after the gradient g."""
-    return beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2

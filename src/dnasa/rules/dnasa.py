@@ -68,5 +68,6 @@ def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
         estimate=lambda s: s.z,
         needs=Needs(late=True),
         stepsize=lambda s, t: eta(t),
+        only_sums=True,
     )
     return made if prox else declare(made, TrackedAverage(dnasa, (eta, alpha), normalized=True))

@@ -33,4 +33,4 @@ def dsgd(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
         (g,) = gradients
         return (prox(s.x - eta(t) * g, eta(t)),), s
 
-    return Rule(State, send, assign("x"), stepsize=lambda s, t: eta(t))
+    return Rule(State, send, assign("x"), stepsize=lambda s, t: eta(t), only_sums=prox is no_prox)

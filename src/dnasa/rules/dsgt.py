@@ -53,4 +53,5 @@ def dsgt(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
         estimate=lambda s: s.u,
         needs=Needs(late=True),
         stepsize=lambda s, t: eta(t),
+        only_sums=prox is no_prox,
     )

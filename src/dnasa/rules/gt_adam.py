@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Rule, Schedule, zeros
-from dnasa.rules.dadam import moments
+from dnasa.rules.composition import moments
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import COSINE_FIRST
 

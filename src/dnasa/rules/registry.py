@@ -1,6 +1,7 @@
 """The rules that can be used by name: `@rule` adds one, with its title, schedules, paper and equation."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce, wraps
 from inspect import signature
 from itertools import groupby
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from dnasa.checks import check_new_name, choose, positive
 from dnasa.core import Array, InputError, Layout, Prox, Rule, Schedule
 from dnasa.files import failure
+from dnasa.rules.composition import wrapper
 from dnasa.rules.schedules import ETA, ScheduleSpec, side_by_side
 
 Eta = float | Schedule
@@ -99,12 +101,36 @@ class Look(NamedTuple):
 
 
 def find(name: str) -> Method:
-    """The rule of that name, also with its schedule, as in "dsgd:constant"; a package that has it is imported now."""
-    name = name.partition(":")[0]
+    """The rule of that name, also with its schedule, as in "dsgd:constant"; a package that has it is imported now.
+
+    "clip:1+dsgd" is D-SGD with changed gradients.
+    """
+    name, _ = split_schedule(name)
+    if "+" in name:
+        return composed(name)
     if name not in RULES:
         import_installed(name)
     method: Method = choose("rule", name, RULES)
     return method
+
+
+def split_schedule(name: str) -> tuple[str, str]:
+    """The rule and its schedule, empty if it names none: "clip:1+dsgd:constant" is "clip:1+dsgd" and "constant"."""
+    changes, plus, rule = name.rpartition("+")
+    rule, _, schedule = rule.partition(":")
+    return changes + plus + rule, schedule
+
+
+def composed(name: str) -> Method:
+    """The method of a name such as "clip:1+adam+dsgt": gradients are changed from left to right."""
+    *changes, inner = name.split("+")
+    method, wrappers = find(inner), [wrapper(change) for change in changes]
+
+    @wraps(method.make)
+    def make(*schedules: Schedule, **options: Any) -> Rule:
+        return reduce(lambda rule, wrap: wrap(rule), reversed(wrappers), method.make(*schedules, **options))
+
+    return method._replace(make=make, title="+".join([*changes, method.title]), color=None)
 
 
 def import_installed(name: str) -> None:
@@ -124,7 +150,7 @@ def import_installed(name: str) -> None:
 
 def look(name: str) -> Look | None:
     """How to show a rule; None if it is not registered in this process."""
-    method = RULES.get(name)
+    method = find(name) if name.rpartition("+")[2] in RULES else None
     tacit = next(iter(method.schedules)) if method and not method.needs_eta else None
     return method and Look(method.title or name, method.color, tacit)
 
@@ -145,7 +171,7 @@ class Variant(NamedTuple):
     @property
     def spec(self) -> ScheduleSpec | None:
         """Its schedule as registered; None for an eta that is a function of t."""
-        return RULES[self.rule].schedules.get(self.schedule) if self.rule in RULES else None
+        return find(self.rule).schedules.get(self.schedule) if look(self.rule) else None
 
     @property
     def formula(self) -> str:
@@ -177,9 +203,8 @@ def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] 
 
     A rule may name its own schedule, as in "dsgd:constant".
     """
-    rule, colon, named_schedule = rule.partition(":")
-    if colon:
-        schedule = named_schedule
+    rule, named_schedule = split_schedule(rule)
+    schedule = named_schedule or schedule
     method = find(rule)
     names = [schedule] if isinstance(schedule, str) else list(schedule or [next(iter(method.schedules))])
     for name in names:
@@ -203,7 +228,7 @@ def check_used(schedule: str | Sequence[str] | None, runs: Sequence[Variant | Ru
     wanted = {schedule} if isinstance(schedule, str) else {*(schedule or ())}
     if wanted and not wanted & {run.schedule for run in runs if isinstance(run, Variant)}:
         names = dict.fromkeys(run.rule for run in runs if isinstance(run, Variant))
-        known = "; ".join(f"{name} has {', '.join(RULES[name].schedules)}" for name in names)
+        known = "; ".join(f"{name} has {', '.join(find(name).schedules)}" for name in names)
         raise InputError(f"No rule uses the schedule {', '.join(wanted)}: leave it out, or choose another ({known}).")
 
 
@@ -233,7 +258,7 @@ def groups(
         if variants := tuple(run for run in same if isinstance(run, Variant)):
             each = [schedules_of(run, nodes, steps) for run in variants]
             columns = [side_by_side(column, like, steps) for column in zip(*each, strict=True)]
-            out.append(VariantGroup(make(RULES[variants[0].rule], columns, layout, prox, every), variants))
+            out.append(VariantGroup(make(find(variants[0].rule), columns, layout, prox, every), variants))
     return out
 
 
@@ -242,7 +267,7 @@ def schedules_of(variant: Variant, nodes: int, steps: int | None) -> tuple[Sched
 
     Without `steps`, those that depend on the number of steps are refused.
     """
-    known = RULES[variant.rule].schedules
+    known = find(variant.rule).schedules
     custom = callable(variant.eta)
     if custom:
         spec, eta = known.get("constant") or next(iter(known.values())), 1.0
@@ -271,7 +296,7 @@ def schedules_of(variant: Variant, nodes: int, steps: int | None) -> tuple[Sched
 def example(name: str) -> Rule:
     """The rule of that name for a single parameter, which shows what it needs of W."""
     variant = variants(name, [1.0])[0]
-    return make(RULES[variant.rule], schedules_of(variant, 2, 1), (("x", (1, 1)),))
+    return make(find(variant.rule), schedules_of(variant, 2, 1), (("x", (1, 1)),))
 
 
 def make(method: Method, values: Sequence[Schedule], layout: Layout, prox: Prox | None = None, every: int = 1) -> Rule:

@@ -90,10 +90,7 @@ def load(path: Path) -> Checkpoint:
 
 def check_format(path: Path, number: Any) -> None:
     if number != FORMAT:
-        raise InputError(
-            f"{path} was written by another version of dnasa (format {number!s:.20}, this one reads {FORMAT}): finish the run "
-            "with that version, or start it again in another folder."
-        )
+        raise InputError(f"{path} is of another version (format {number!s:.20}, not {FORMAT}): start again.")
 
 
 def _integer(value: Any) -> bool:

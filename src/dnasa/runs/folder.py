@@ -21,6 +21,7 @@ from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import FORMAT, Checkpoint, Damaged, check_format
 from dnasa.runs.environment import commit, hardware, versions
 from dnasa.runs.own_files import IN_USE, LIST, LIST_LOCK, LOCK, RUNNING, OwnFiles, acquire, is_held
+from dnasa.runs.releases import KEY
 from dnasa.runs.result import parse_rows
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ STATES = ("running", "done", "interrupted", "failed", "diverged")
 RESUMABLE = ("killed", "interrupted", "failed")
 JOURNALS = ("events-*.jsonl", "audit-*.jsonl")  # of each process among several; only ever appended to
 NAMES = (  # what a run may write, files and folders
-    *(LOCK, RUNNING, "config.json", "history.csv", "log.txt", "status.json", "checkpoints", *JOURNALS),
-    *("runs.csv", "x.safetensors", "settings.json", "report.html", "history.png", "table.csv", "table.tex"),
+    *(LOCK, RUNNING, KEY, "config.json", "history.csv", "log.txt", "status.json", "checkpoints", *JOURNALS),
+    *("runs.csv", "x.safetensors", "settings.json", "report.*", "history.png", "table.csv", "table.tex"),
     *("model.safetensors", "model.json", "model.py", "evaluation.json", "extension-*"),
     *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg")),
 )
@@ -85,10 +86,6 @@ class HistoryFile:
 class RunFolder:
     """A run on disk, written as it happens and locked while in use.
 
-    `config.json` has everything needed to repeat the run, `checkpoints/` holds the last few states, `log.txt` events and
-    warnings, and `status.json` how it ended. Processes among several add their events and what they sent (`Journal`). The
-    trained model and its tests, `model.json`, `model.safetensors` and `evaluation.json`, are written at the end.
-
     A process that writes holds `.lock`, which excludes other writers, and `.running`, by which readers see that it runs: a
     reader never touches `.lock`, so it cannot make a start fail.
     """
@@ -138,9 +135,7 @@ class RunFolder:
             raise InputError(f"{self.path} has no list of the run's files ({LIST}): start again in another folder.")
         for path in self.path.glob("*"):
             if path.name not in expected:
-                raise InputError(
-                    f"{self.path} holds files that are not of a run, such as {path.name}: choose an empty or a new folder."
-                )
+                raise InputError(f"{self.path} holds files such as {path.name} that are not of a run: choose a new folder.")
 
     def open(self) -> None:
         """Lock the folder for this process and remove what a new run replaces."""

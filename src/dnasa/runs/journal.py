@@ -39,6 +39,7 @@ class Audit:
             counts = {"messages": messages - earlier, "bytes": size - earlier_size}
             if messages > earlier:
                 out.append({"kind": sending.kind, "to": to, **counts, "arrays": arrays})
+                out[-1] |= {"text": sending.text} if sending.text else {}
         wire, self.wire = self.wire, dict(self.traffic.wire if self.traffic else {})
         written = {peer: size - wire.get(peer, 0) for peer, size in self.wire.items()}
         out += [

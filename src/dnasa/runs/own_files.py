@@ -1,11 +1,8 @@
 """The files of a folder that dnasa wrote, which it alone changes and removes.
 
-`files.json` lists them, each before it is created, so that no file is left unlisted whenever a process is killed. Whatever is
-not on the list is the user's. Nothing in the folder is followed through a symbolic link. Several processes may write at the
-same time, such as a run and `dnasa report --html`, so the list is changed under a lock.
-
-The operating system releases a lock when its process ends, however it ends. Where there is no `fcntl`, as on Windows, or the
-file system has no locks, nothing is locked.
+`files.json` lists them, each before it is created; whatever is not on the list is the user's. Nothing in the folder is
+followed through a symbolic link. Several processes may write at the same time, so the list is changed under a lock, which the
+operating system releases when a process ends. Where there is no `fcntl`, as on Windows, nothing is locked.
 """
 
 import os

@@ -104,10 +104,7 @@ class Result:
             raise InputError(f"There is no folder {folder}: give the folder of a run.")
         for name in ("history.csv", "runs.csv", "x.safetensors", "settings.json"):
             if not (folder / name).is_file():
-                raise InputError(
-                    f"{folder} holds no finished run: {name} is missing. Of a run that has not ended, `dnasa report --html` "
-                    "makes a page, and `dnasa resume` continues it."
-                )
+                raise InputError(f"{folder} holds no finished run, {name} is missing: `dnasa resume` it, or `report --html`.")
         try:
             runs = pd.read_csv(io.BytesIO(read_bytes(folder / "runs.csv")), index_col="run")
             with np.errstate(invalid="ignore"):  # an invalid step number is refused by `astype`

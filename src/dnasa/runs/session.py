@@ -26,6 +26,7 @@ from dnasa.runs.folder import RunFolder, logging_warnings
 from dnasa.runs.history import Recorder
 from dnasa.runs.journal import Journal
 from dnasa.runs.names import node_name, node_names
+from dnasa.runs.releases import KEY
 from dnasa.runs.result import parse_rows
 from dnasa.runs.snapshots import Restored, Snapshot, named_arrays
 
@@ -142,9 +143,6 @@ class Session:
         """Where this process writes its events and what it sent."""
         return None if self.folder is None else self.folder.journal
 
-    def step(self, t: int) -> None:
-        self.events.step(t, self.network.processes.traffic)
-
     def maybe_checkpoint(self, t: int, snapshots: Callable[[], list[Snapshot]], recorder: Recorder, evaluated: bool) -> None:
         """Write a checkpoint if one is due; stop if that was requested."""
         self.t = t
@@ -201,6 +199,8 @@ class Session:
         if self.writer is not None:
             self.writer.status(state, t, self.steps)
             self.writer.log(f"{state.capitalize()} at step {t}{reason}")
+            if state in ("done", "diverged"):  # it is not continued: nobody needs the secret of its noise
+                self.writer.own.remove(KEY)
             self.writer.close()
 
     def continue_with(self, network: Network, recorder: Recorder, lost: list[int], joined: list[int], t: int) -> None:

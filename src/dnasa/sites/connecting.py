@@ -12,7 +12,6 @@ import math
 import socket
 import ssl
 import struct
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
@@ -27,14 +26,12 @@ from dnasa.sites.tls import client_context, names, server_context
 
 DIALING = 5.0  # seconds for a TCP connection
 HANDSHAKE = 10.0  # seconds for TLS and the greeting
-CHECKING = 30.0  # seconds for `dnasa sites check`
 PENDING = 64  # connections without a greeting yet; then the oldest is closed
 PENDING_EACH = 16  # those of one address
 CROWDED = "too many connections at once"
 LENGTH = struct.Struct("!I")
 LONGEST_GREETING = 1 << 16
 PIECE = 1 << 18  # bytes that are encrypted or read at once
-CHECK = "check"  # a greeting of `dnasa sites check`
 Greeting = dict[str, Any]
 
 
@@ -124,7 +121,11 @@ class Wire:
 async def connect(site: Site) -> Plain:
     """A TCP connection; a `ConnectionRefusedError` says that no process listens there."""
     loop, error = asyncio.get_running_loop(), OSError(f"{site.host} has no address")
-    for family, kind, protocol, _, address in await loop.getaddrinfo(site.host, site.port, type=socket.SOCK_STREAM):
+    try:
+        found = await loop.getaddrinfo(site.host, site.port, type=socket.SOCK_STREAM)
+    except RuntimeError:  # Python starts no threads once the script has ended, and the others may still need this site
+        found = socket.getaddrinfo(site.host, site.port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in found:
         plain = Plain(family, kind, protocol)
         plain.setblocking(False)
         try:
@@ -212,20 +213,15 @@ Welcome = Callable[[Wire, Greeting], Awaitable[None]]
 class Door:
     """Listens for other sites. Whoever else comes is refused and logged with the address.
 
-    Attributes:
-        welcome: Called with the connection of each site that has come, and its greeting.
-        checked: Called with each site that has checked this one; None during a run.
-        pending: The connections that have not greeted yet, and their addresses.
-        refusals: How many connections were refused, by address.
-        refused: The address of the last one, and why.
+    `welcome` is called with the connection of each site that has come, and its greeting.
     """
 
-    def __init__(self, sites: Sites, welcome: Welcome, checked: Callable[[int], None] | None = None):
-        self.sites, self.welcome, self.checked = sites, welcome, checked
+    def __init__(self, sites: Sites, welcome: Welcome):
+        self.sites, self.welcome = sites, welcome
         self.events = Events(sites.sites[sites.own].name)
-        self.pending: dict[asyncio.Task[None] | None, str] = {}
-        self.refusals: Counter[str] = Counter()
-        self.refused = ""
+        self.pending: dict[asyncio.Task[None] | None, str] = {}  # that have not greeted yet, and their addresses
+        self.refusals: Counter[str] = Counter()  # by address
+        self.refused = ""  # the last address, and why
         self.listener = self._listen()
 
     def _listen(self) -> socket.socket:
@@ -274,7 +270,7 @@ class Door:
                 wire, greeting = await opened(plain, context, self.sites, Wire.read_greeting, accepted=True)
                 self.pending.pop(asyncio.current_task(), None)
                 with closing(wire):
-                    await (self._check(wire) if greeting.get(CHECK) else self.welcome(wire, greeting))
+                    await self.welcome(wire, greeting)
         except (asyncio.CancelledError, ssl.SSLEOFError, ConnectionError, TimeoutError, EOFError):
             pass  # this site closed it (a canceled task of Python 3.11 is never freed), or the other side did
         except Exception as error:  # whatever it is, let others in
@@ -289,15 +285,5 @@ class Door:
             self.refusals.clear()
         self.refusals[host] += 1
         count, self.refused = self.refusals[host], f"{host}: {reason}"
-        level = logging.WARNING if math.log10(count).is_integer() else logging.DEBUG  # metrics count all of them
+        level = logging.WARNING if math.log10(count).is_integer() else logging.DEBUG
         self.events.warn("refused", f"refused {host}: {reason}", level, address=host, reason=reason, count=count)
-
-    async def _check(self, wire: Wire) -> None:
-        """Tell the time, and return what the other side sends to measure the latency."""
-        with suppress(OSError, EOFError):
-            async with asyncio.timeout(CHECKING):
-                await wire.send_greeting({"time": time.time(), "checking": self.checked is not None})
-                while True:
-                    await wire.write(await wire.reader.readexactly(1))
-        if self.checked is not None:
-            self.checked(wire.site)

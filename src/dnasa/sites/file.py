@@ -58,10 +58,7 @@ def read_sites(path: str | Path) -> Sites:
 def check_name(name: str) -> None:
     """Names of sites are names of folders, too, and stand in certificates."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", name):
-        raise InputError(
-            f"'{name:.70}' cannot be the name of a site: use letters, digits, '-' and '.', at most 63, and begin with a "
-            "letter or a digit."
-        )
+        raise InputError(f"'{name:.70}' is no name of a site: use up to 63 letters, digits, '-' and '.', no sign first.")
 
 
 def _sites(given: Mapping[str, Any], folder: Path) -> Sites:
@@ -70,12 +67,13 @@ def _sites(given: Mapping[str, Any], folder: Path) -> Sites:
             raise InputError(f"unknown key '{key:.40}'. The keys here: {', '.join(KEYS)}.")
     sites = _listed(given.get("sites"))
     listen = _address("listen", given["listen"]) if "listen" in given else None
-    keys = os.environ.get("DNASA_KEYS") or given.get("keys")
-    if not isinstance(keys, str) or not keys:
+    here, named = os.environ.get("DNASA_KEYS"), given.get("keys")
+    if not here and not (isinstance(named, str) and named):
         raise InputError("keys must be the folder of this site's keys: write keys = 'keys/NAME', or set DNASA_KEYS.")
-    own = _own(sites, folder / keys)
-    here = sites[own]
-    return Sites(sites, own, (listen or (here.host, here.port)) if here.reachable else None, folder / keys)
+    keys = Path(here) if here else folder / str(named)
+    own = _own(sites, keys)
+    site = sites[own]
+    return Sites(sites, own, (listen or (site.host, site.port)) if site.reachable else None, keys)
 
 
 def _own(sites: list[Site], keys: Path) -> int:
@@ -84,30 +82,22 @@ def _own(sites: list[Site], keys: Path) -> int:
     found = [number for number, site in enumerate(sites) if site.name in certified]
     if len(found) != 1:
         named, listed = ", ".join(certified) or "nothing", ", ".join(site.name for site in sites)
-        raise InputError(
-            f"the certificate in {keys} must name one of the sites. It names {named:.80}; the sites: {listed:.200}."
-        )
+        raise InputError(f"the certificate in {keys} names {named:.80}, none of the sites {listed:.200}: use the keys of one.")
     return found[0]
 
 
 def _listed(given: Any) -> list[Site]:
     if not isinstance(given, dict) or not given:
         raise InputError("sites are missing: write a line NAME = 'HOST:PORT' for each below [sites].")
-    sites = [_site(name, address) for name, address in given.items()]
+    for name in given:
+        check_name(name)
+    sites = [Site(name, *(_address(name, address) if address != "" else ())) for name, address in given.items()]
     for one, other in combinations(sites, 2):
         if one.reachable and one.address == other.address:
             raise InputError(f"{one.name} and {other.name} have the same address, {one.address}: give each its own.")
     if len(hidden := [site.name for site in sites if not site.reachable]) > 1:
-        raise InputError(
-            f"{hidden[0]} and {hidden[1]} have no address, so neither can dial the other: give one of them an address, such as "
-            f"{EXAMPLE}, or join the sites by a VPN and write their addresses in it."
-        )
+        raise InputError(f"{hidden[0]} and {hidden[1]} have no address: give one of them one, or use a VPN.")
     return sites
-
-
-def _site(name: str, address: Any) -> Site:
-    check_name(name)
-    return Site(name) if address == "" else Site(name, *_address(name, address))
 
 
 def _address(what: str, given: Any) -> tuple[str, int]:

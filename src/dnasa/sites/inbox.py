@@ -6,7 +6,7 @@ from typing import NamedTuple
 from dnasa.sites.connecting import Refused
 
 MESSAGE_LIMIT = 1 << 40  # bytes
-NETWORKS = 6  # numbers of networks: exchanges, sums and mail, of `connect` and of an optimizer
+NETWORKS = 4  # numbers of networks: exchanges and sums, of `connect` and of an optimizer
 EARLY_LIMIT = 8  # messages of a site that came before they were wanted; then no more is read from it
 
 

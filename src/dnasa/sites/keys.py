@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dnasa.checks import first_line
 from dnasa.core import InputError
@@ -26,15 +26,6 @@ with needed_by("dnasa keys"):
 AUTHORITY_KEY, ISSUED = "authority.key", "issued.pem"  # issued.pem: every certificate that was made, for revoking it
 TEN_YEARS = timedelta(days=3650)
 EARLIER = timedelta(hours=1)  # clocks differ: what is made now is also valid where it is still an hour ago
-
-
-class Issued(NamedTuple):
-    """A certificate that the authority has made for a site."""
-
-    site: str
-    serial: int
-    expires: datetime
-    revoked: bool
 
 
 def make_authority(folder: Path) -> None:
@@ -59,10 +50,7 @@ def make_site(folder: Path, site: str, days: int = 730) -> Path:
     authority, authority_key = _authority(folder)
     key, last = ec.generate_private_key(ec.SECP256R1()), authority.not_valid_after_utc
     if datetime.now(UTC) + timedelta(days=days) > last:
-        raise InputError(
-            f"The authority's certificate ends on {last:%Y-%m-%d}, before that of the site: give fewer --days, "
-            "or make another authority."
-        )
+        raise InputError(f"The authority ends on {last:%Y-%m-%d}, before the site: give fewer --days, or make another one.")
     extensions = (
         x509.BasicConstraints(ca=False, path_length=None),
         _key_usage("digital_signature"),
@@ -84,11 +72,12 @@ def make_site(folder: Path, site: str, days: int = 730) -> Path:
 
 def revoke(folder: Path, site: str) -> list[Path]:
     """Revoke all certificates made for a site so far; return the lists written, in the folder and in the bundles in it."""
-    (authority, key), certificates = _authority(folder), issued(folder)
-    if site not in (names := dict.fromkeys(each.site for each in certificates)):
+    (authority, key), issued = _authority(folder), folder / ISSUED
+    certificates = _parse(issued, x509.load_pem_x509_certificates) if issued.exists() else []
+    if site not in (names := dict.fromkeys(map(_site_of, certificates))):
         known = ", ".join(names) or "none"
         raise InputError(f"No certificate was made for '{site:.70}' in {folder}. Sites there: {known:.200}.")
-    serials = {each.serial for each in certificates if each.site == site} | _revoked(folder / REVOKED, authority)
+    serials = {each.serial_number for each in certificates if _site_of(each) == site} | _revoked(folder / REVOKED, authority)
     data, own = _crl(authority, key, sorted(serials)), _pem(authority)
     bundles = sorted(path.parent for path in folder.glob(f"*/{AUTHORITY}") if _parse(path, bytes) == own)
     written = [place / REVOKED for place in (folder, *bundles)]
@@ -96,16 +85,6 @@ def revoke(folder: Path, site: str) -> list[Path]:
         with _errors(path):
             write_durably(path, data)
     return written
-
-
-def issued(folder: Path) -> list[Issued]:
-    """All certificates that the authority in this folder has made, the oldest first."""
-    path, authority = folder / ISSUED, _parse(folder / AUTHORITY, _certificate)
-    revoked = _revoked(folder / REVOKED, authority)
-    return [
-        Issued(_site_of(each), each.serial_number, each.not_valid_after_utc, each.serial_number in revoked)
-        for each in (_parse(path, x509.load_pem_x509_certificates) if path.exists() else [])
-    ]
 
 
 # ---------------------------------------------------------------- certificates
@@ -162,9 +141,7 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
     key = _parse(folder / AUTHORITY_KEY, lambda data: serialization.load_pem_private_key(data, None))
     check_private(folder / AUTHORITY_KEY)
     if key.public_key() != certificate.public_key():
-        raise InputError(
-            f"{AUTHORITY} and {AUTHORITY_KEY} in {folder} do not belong together: use those of one `dnasa keys init`."
-        )
+        raise InputError(f"{AUTHORITY} and {AUTHORITY_KEY} in {folder} do not belong together: use those of one init.")
     return certificate, key
 
 

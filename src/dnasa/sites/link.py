@@ -42,22 +42,9 @@ class OtherRun(Refused):
 class Local:
     """This site, as its connections need it: one thread serves all of them.
 
-    Attributes:
-        instance: Names this process: one that is started again has another.
-        state: What this site says of itself, and `version` counts its changes.
-        opening: The texts that the sites exchanged before the first step, None of those that came later. A site that joins
-            reads them.
-        stopped: Why this site does not take part, which is all that it tells the others; empty if it does.
-        conflicts: The sites with which no run can begin, and why.
-        fault: Which site said what it must not say, and what: this one stops then; empty if none did.
-        wire: The bytes that were written to the socket of each site, with those of TLS.
-
-    Args:
-        sites: The file of the sites.
-        run: Describes what all sites must have in common.
-        describe: What this site says of itself, as text.
-        parse: Reads what another site says of itself; raises a `ValueError` if it cannot.
-        told: Called with the kind, the receiver and the bytes of what this site tells others besides messages.
+    `run` describes what all sites must have in common. `describe` gives what this site says of itself, as text, and `parse`
+    reads what another says, or raises a `ValueError`. `told` is called with the kind, the receiver and the bytes of what this
+    site tells others besides messages.
     """
 
     def __init__(
@@ -70,14 +57,16 @@ class Local:
     ):
         self.sites, self.run, self.describe, self.parse, self.told = sites, run, describe, parse, told
         self.events = Events(sites.sites[sites.own].name)
-        self.instance = uuid.uuid4().hex
+        self.instance = uuid.uuid4().hex  # names this process: one that is started again has another
         self.inbox = Inbox()
         self.news = threading.Condition()
-        self.version, self.state = 0, b""
-        self.stopped, self.fault, self.conflicts = "", "", dict[int, str]()
-        self.opening: list[list[str | None]] = []
+        self.version, self.state = 0, b""  # what this site says of itself, and how often that has changed
+        self.stopped = ""  # why this site does not take part, which is all that it tells the others then
+        self.fault = ""  # which site said what it must not say, and what: this one stops
+        self.conflicts: dict[int, str] = {}  # the sites with which no run can begin, and why
+        self.opening: list[list[str | None]] = []  # texts exchanged before the first step, for sites that join
         self.links = {n: Link(self, n) for n in range(len(sites.sites)) if n != sites.own}
-        self.wire: Counter[int] = Counter()
+        self.wire: Counter[int] = Counter()  # bytes written to the socket of each site, with those of TLS
         self.loop: asyncio.AbstractEventLoop | None = None
         self.answers = False  # whether this site will make use of what others said
 
@@ -139,16 +128,12 @@ class Link:
     """Everything that is known of another site, and what it has not received yet.
 
     Attributes:
-        instance: Names the process at the other end.
-        state: The latest that it said of itself, made of the text `said`.
+        instance: Names the process at the other end, whose latest `state` was made of the text `said`.
         opening: How the run began, as it says to a site that is not a member yet.
         outside: Whether its process is no member of the view of this site, which tells it how the run began.
         refused: Whether no process listened at its address, or its certificate was revoked, when it was last dialed.
         ours: Why this process broke the last connection off, which says nothing about the other; empty if it did not.
         quiet: Own intervals since anything came.
-        problem: The last reason for which there was no connection, and `warned` the last one that was a warning.
-        broken: When the last connection broke.
-        using: Held by the one connection.
     """
 
     def __init__(self, local: Local, site: int):

@@ -78,9 +78,7 @@ def _context(protocol: int, keys: Path) -> ssl.SSLContext:
         if os.path.lexists(keys / REVOKED):
             _load_revoked(context, keys / REVOKED)
     except OSError as error:
-        raise InputError(
-            f"Cannot use the PEM files in {keys} ({first_line(error)}): copy them from the bundle of `dnasa keys site` again."
-        ) from error
+        raise InputError(f"Cannot use the PEM files in {keys} ({first_line(error)}): copy the bundle again.") from error
     return context
 
 

@@ -1,15 +1,8 @@
 """Which sites take part in a run: numbered views, each decided by the members of the one before.
 
-Single-decree Paxos decides each view. The acceptors of view k + 1 are the members of view k; a view is decided once a
-majority of them has accepted it with one ballot. Every site publishes a `Vote` and sees the votes of the others, perhaps
-late, perhaps never. A vote holds all that a site has promised and accepted, so the latest one is enough, and a vote that is
-lost is sent again with the next. `advance` is the whole protocol and has no clock; `Agreement` says when to propose, and
-whom.
-
-Safety. A member is a process, not a machine: one that starts again has another instance and votes again only after a view has
-let it in, so no acceptor forgets. Any two majorities share an acceptor, so no number has two views (Lamport, "Paxos made
-simple"). A site that has accepted view k + 1 takes no step in view k (`trains`). A step needs all members, so once view k + 1
-is decided nobody trains in view k, and two groups never train at once.
+Single-decree Paxos decides each view; docs/agreement.md has the protocol, and why a run cannot split. Every site publishes a
+`Vote` with all that it has promised and accepted, and sees those of the others, perhaps late, perhaps never. `advance` is the
+whole protocol and has no clock; `Agreement` says when to propose, and whom.
 
 A member that leaves says so with its last vote, and then neither promises nor accepts. It no longer counts for the majority
 of a ballot unless it had promised a later one. A proposer reads what it had accepted from that vote, so nothing decided is

@@ -1,14 +1,17 @@
 """Known datasets, how data was read, and how its rows are divided among the nodes."""
 
 from collections import Counter
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dnasa.data import DATASETS, Dataset
+from dnasa.data.columns import MISSING
 from dnasa.data.datasets import find_source
 from dnasa.data.partitions import class_table
+from dnasa.data.summaries import Summary
 from dnasa.tasks.sources import first_of, preparation
 
 MOST_CLASSES = 40  # that are listed
@@ -45,6 +48,27 @@ def _class_shares(data: Dataset) -> list[str]:
         return []
     shares = np.bincount(data.labels, minlength=data.classes) / len(data.labels)
     return [f"{name} ({100 * share:.1f} %)" for name, share in zip(data.class_names, shares, strict=True)]
+
+
+def cohort(data: Dataset) -> pd.DataFrame:
+    """What the sites told each other of their training rows: for each column a line, or one for each category and class."""
+    sites = [*data.sites, reduce(Summary.merged, data.sites)._replace(name="all")]
+    lines = {"training rows": [f"{site.rows:,}" for site in sites], "test rows": [f"{site.tests:,}" for site in sites]}
+
+    def add(line: str, counts: list[int]) -> None:
+        lines[line] = [f"{n:,} ({100 * n / site.rows:.1f} %)" if n else "-" for n, site in zip(counts, sites, strict=True)]
+
+    for name in data.class_names if data.task == "classification" else ():
+        add(f"{sites[0].target.name} = {name}", [site.target.rows_of_classes.get(name, 0) for site in sites])
+    for columns in zip(*(site.columns for site in sites), strict=True):
+        name = columns[0].name
+        if any(column.moments.n for column in columns):
+            moments = [column.moments for column in columns]
+            lines[f"{name}, mean (deviation)"] = [f"{m.mean:.4g} ({m.deviation:.3g})" if m.n else "-" for m in moments]
+        for word in sorted({word for column in columns for word in column.counts}, key=lambda word: (word == MISSING, word)):
+            title = f"{name} missing" if word == MISSING else f"{name} = {word}"
+            add(title, [column.counts.get(word, 0) for column in columns])
+    return pd.DataFrame([[line, *cells] for line, cells in lines.items()], columns=["", *(site.name for site in sites)])
 
 
 def division(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame:

@@ -15,13 +15,15 @@ from dnasa.core import InputError, size
 from dnasa.data import DATASETS, Dataset
 from dnasa.data.agreement import aligned
 from dnasa.data.columns import MISSING
-from dnasa.data.partitions import BY_NODE, Shards, hold_out_of_each
+from dnasa.data.partitions import BY_NODE, Shards, hold_out_of_each, tenth
 from dnasa.data.reading import CONTEXT
+from dnasa.data.recoding import as_recode
 from dnasa.data.shards import alone, exchange_summaries
-from dnasa.data.summaries import Summary
+from dnasa.data.summaries import MIN_COUNT, Summary
 from dnasa.engine.plan import evenly
 from dnasa.extras import needed_by
 from dnasa.problems.least_squares import LeastSquares
+from dnasa.problems.privacy import DELTA, Privacy
 from dnasa.problems.problem import Problem
 from dnasa.problems.robust_regression import RobustRegression
 from dnasa.tasks import BATCH
@@ -47,13 +49,19 @@ class SourceOptions:
     drop_columns: str | None = None
     id_column: str | None = None
     task: str | None = None
+    labels: str | None = None
+    recode: Path | None = None
     shard_dir: Path | None = None
+    min_count: int = MIN_COUNT
+    site: str | None = None
     partition: str | None = "iid"
     partition_seed: int | None = None
     model: str | None = None
     problem: str | None = None
     nodes: int = 8
     class_weight: str | None = None
+    epsilon: float | None = None
+    delta: float | None = None
     batch: int | None = None
     loss_scale: str | float = 1.0
     dtype: str | None = None
@@ -71,7 +79,7 @@ class SourceOptions:
     @property
     def reading(self) -> dict[str, Any]:
         """How the user's files are read, as `dnasa.data` takes it."""
-        return {name: getattr(self, name) for name in OF_FILES}
+        return {name: getattr(self, name) for name in OF_FILES} | {"recode": as_recode(self.recode, self.labels)}
 
     @property
     def samples(self) -> int:
@@ -107,13 +115,14 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
         curve = evenly(options.steps, MORE_POINTS) if validate else None
         return Source(synthetic(options), curve if options.evaluate is None else options.evaluate)
     with needed_by("Training on data"):
-        from dnasa.problems.sharded import find_device
+        from dnasa.problems.sharded import SAMPLE, find_device
         from dnasa.tasks import models, tasks
 
     find_device(options.device)
     rows, shards = load_rows(options, local_nodes, allgather_text)
-    early = stops_early(options, rows, by_default=not validate)
-    parts, validation = divide(options, rows, shards, validate or early)
+    off = "comparisons run to the end" if validate and not options.early_stopping else why_not_early(options, rows)
+    early = not off
+    parts, validation = divide(options, rows, shards, (validate or early) and can_validate(rows))
     model = options.model or models.default(rows)
     train_metrics, curve = plan_comparison(options, rows) if validate else (True, None)
     task = tasks.on_shards(
@@ -123,15 +132,20 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
         options.loss_scale,
         options.dtype or "float32",
         options.device,
-        train_metrics=train_metrics,
+        train_metrics=train_metrics and SAMPLE,
         model=model,
         validation=validation,
         class_weight=options.class_weight,
+        privacy=None
+        if options.epsilon is None
+        else Privacy(options.epsilon, DELTA if options.delta is None else options.delta),
     )
     about = f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}."
+    if task.train_metrics > 1:
+        about += f" Training loss and gradient norm are those of a sample of {SAMPLE:,} rows."
     description = " ".join([about, *preparation(rows)])
-    if early:
-        description += f"\n{EARLY_STOPPING}"
+    if not validate or early:
+        description += f"\nEarly stopping is off: {off}." if off else f"\n{EARLY_STOPPING}"
     evaluate = curve if options.evaluate is None else options.evaluate
     return Source(task, evaluate, description, model, rows, patience=PATIENCE if early else None)
 
@@ -148,9 +162,9 @@ def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgat
         text = kind == "gpt"
         context = int(words[2]) if text and words else CONTEXT
     if options.shard_dir is not None:
-        shared = {"allgather_text": allgather_text, **options.reading}
+        shared = {"allgather_text": allgather_text, "min_count": options.min_count, "site": options.site, **options.reading}
         return data.from_shards(options.shard_dir, local_nodes, options.nodes, **shared)
-    unused = next((option for option in OF_FILES if getattr(options, option)), None)
+    unused = next((option for option in (*OF_FILES, "labels", "recode") if getattr(options, option)), None)
     if unused and (text or name in DATASETS):
         reason = f"{options.model} is a model of text" if text else f"{name} is known"
         raise InputError(f"--{unused.replace('_', '-')} is for tables of your own, and {reason}: leave it out.")
@@ -161,10 +175,7 @@ def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgat
         raise InputError(f"{rows.name} does not say which rows are whose: use another --partition, such as iid.")
     if len(rows.shards) != options.nodes:
         names = first_of([site.name for site in rows.sites], 5)
-        raise InputError(
-            f"{rows.name} has {len(rows.shards)} nodes ({names}), not {options.nodes}: give --nodes {len(rows.shards)}, or "
-            "--partition iid to mix their texts."
-        )
+        raise InputError(f"{rows.name} has {len(rows.shards)} nodes ({names}): give --nodes, or --partition iid.")
     return rows, list(rows.shards)
 
 
@@ -189,23 +200,33 @@ def synthetic(options: SourceOptions) -> Problem:
     return choose("problem", options.problem or "", PROBLEMS)(options)
 
 
-def stops_early(options: SourceOptions, rows: Dataset, by_default: bool) -> bool:
-    """Whether the run stops early: if the user says so, or by default on the user's tables."""
-    if options.early_stopping is not None:
-        return options.early_stopping
-    is_users = options.shard_dir is not None or options.data not in DATASETS
-    is_table = rows.inputs.ndim == 2 and not rows.vocabulary
-    if not (by_default and is_users and is_table):
-        return False
+def why_not_early(options: SourceOptions, rows: Dataset) -> str:
+    """Why the run does not stop early; empty if it does: if the user says so, or by default on the user's tables."""
+    if options.epsilon is not None and not options.early_stopping:
+        return "with --epsilon, no rows are held out, whose loss would tell of them"
+    if options.early_stopping is False:
+        return "it is switched off, and the last model is kept"
+    if not can_validate(rows):
+        return "no site has enough rows to hold out a tenth"
+    if options.early_stopping:
+        return ""
+    if rows.inputs.ndim != 2 or rows.vocabulary or (options.shard_dir is None and options.data in DATASETS):
+        return "the default is for tables of your own, --early-stopping is for all data"
     counts = [site.rows for site in rows.sites] or [len(rows.labels) // options.nodes] * options.nodes
-    return worth_stopping_early(counts, options.samples // options.nodes)
+    return too_short_to_stop(counts, options.samples // options.nodes)
 
 
-def worth_stopping_early(counts: Sequence[int], samples: int) -> bool:
-    """Whether nodes with so many training rows can spare some, and pass often over them with that many samples each."""
+def can_validate(rows: Dataset) -> bool:
+    """Whether a tenth of some site's training rows is as much as its minimum count; all sites find the same."""
+    return not rows.sites or any(tenth(site.rows) >= site.min_count for site in rows.sites)
+
+
+def too_short_to_stop(counts: Sequence[int], samples: int) -> str:
+    """Why nodes with so many training rows, which draw this many samples each, do not stop early; empty if they do."""
     if sum(counts) < ENOUGH_ROWS or min(counts) < 2:
-        return False
-    return samples * len(counts) / sum(counts) > FEW_PASSES
+        return f"with fewer than {ENOUGH_ROWS} training rows, or 2 at a node, none are held out"
+    passes = samples * len(counts) / sum(counts)
+    return "" if passes > FEW_PASSES else f"the run makes {passes:.2g} passes over the rows, at most {FEW_PASSES}"
 
 
 def divide(
@@ -213,7 +234,8 @@ def divide(
 ) -> tuple[Shards | Callable[[int], Shards], Sequence[np.ndarray]]:
     """Which rows each node trains on, by seed where each draws its own partition, and which it validates on."""
     if shards:
-        return hold_out_of_each(shards, rows.context) if validate else (shards, ())
+        least = options.min_count if options.shard_dir else 1
+        return hold_out_of_each(shards, rows.context, least) if validate else (shards, ())
     train, held_out = data.hold_out(rows) if validate else (np.arange(len(rows.labels)), None)
     validation = () if held_out is None else data.divide_validation(held_out, options.nodes)
     by_seed = partial(data.divide, rows, train, options.partition or "iid", options.nodes)

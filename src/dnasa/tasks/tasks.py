@@ -10,7 +10,8 @@ from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.problems.classification import Regression
 from dnasa.problems.losses import WeightedCrossEntropy, cross_entropy
-from dnasa.problems.sharded import Shards
+from dnasa.problems.privacy import Privacy
+from dnasa.problems.sharded import SAMPLE, Shards
 from dnasa.problems.supervised import Supervised
 from dnasa.tasks import BATCH, models
 
@@ -24,10 +25,11 @@ def on_shards(
     loss_scale: str | float = 1.0,
     dtype: str = "float32",
     device: str = "cpu",
-    train_metrics: bool = True,
+    train_metrics: bool | int = SAMPLE,
     model: str | None = None,
     validation: Sequence[np.ndarray] = (),
     class_weight: ClassWeight = None,
+    privacy: Privacy | None = None,
 ) -> Supervised:
     """The problem of training a model, by its name, on rows that are divided among the nodes.
 
@@ -41,11 +43,12 @@ def on_shards(
         loss_scale: Multiplies the training loss that the rules use: a number, or "1/n".
         dtype: "float32" or "float64".
         device: The torch device, such as "cpu" or "cuda".
-        train_metrics: Without them, an evaluation needs no pass over the training data.
+        train_metrics: The training rows that an evaluation measures, as for `Supervised`: all, none, or a sample of so many.
         model: The name of the model, as `--model` takes it; by default one that fits the rows.
         validation: `validation[i]` are rows of node i on which nobody trains.
         class_weight: As in scikit-learn: "balanced", with rows / (classes * rows of the class) at all nodes together, or a
             weight for each class by its name; tests have no weights.
+        privacy: Differential privacy, as for `problems.Supervised`.
 
     Examples:
         ```python
@@ -57,6 +60,7 @@ def on_shards(
     if loss_scale == "1/n":
         loss_scale = 1 / len(shards(0) if callable(shards) else shards)
     options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": loss_scale, "validation": validation}
+    options["privacy"] = privacy
     weights = class_weights(rows, class_weight)
     if rows.task == "regression":
         return Regression(models.make(name, rows), rows, shards, train_metrics=train_metrics, **options)

@@ -16,7 +16,7 @@ import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 
-from dnasa.checks import check_new_name, choose, whole
+from dnasa.checks import choose, whole
 from dnasa.communication import Channel
 from dnasa.core import InputError, Rule
 from dnasa.topology.matrices import check_weights, from_matrix
@@ -25,7 +25,7 @@ from dnasa.topology.types import Topology, check_links, node_count
 from dnasa.topology.weights import WEIGHTS, Weights, equal_shares, laplacian, lazy, third
 
 TOPOLOGIES: dict[str, Callable[..., Any]] = {}
-"""Graphs by name, with registered ones."""
+"""Graphs by name: functions of the number of nodes and of `weights`. Add your own here."""
 ARGUMENTS = 'Args:\n    n: The number of nodes.\n    weights: A name in `WEIGHTS`, or "lazy"; by default those of the graph.'
 
 
@@ -208,7 +208,6 @@ def directed_exponential(n: int) -> sp.csr_array:
 
 
 TOPOLOGIES |= {"random": random, "exact": exact, "paper_random": paper_random}
-BUILT_IN = frozenset(TOPOLOGIES)
 
 
 def from_networkx(graph: nx.Graph, weights: str | None = None, name: str | None = None) -> Topology:
@@ -248,40 +247,6 @@ def without(topology: Topology, lost: Sequence[int]) -> Topology:
     nodes = [min(sorted(part), key=graph.degree) for part in parts][::-1]  # senders first: some edges are there already
     graph.add_edges_from(pairwise([*nodes, *nodes[:1]]))  # a cycle through all parts
     return from_networkx(nx.convert_node_labels_to_integers(graph, ordering="sorted"), name=topology.name)
-
-
-def register(name: str, make: Callable[..., Any]) -> None:
-    """Make a graph of your own usable by name: in `connect`, `make`, `dnasa train --plugin`, study files and `dnasa topology`.
-
-    Registering a name again replaces a graph of your own, not a built-in one.
-
-    Args:
-        name: Letters, digits, - and _.
-        make: A function of the number of nodes, such as `networkx.wheel_graph`, that returns a networkx graph, a matrix W, or a
-            topology. `--weights` applies to a networkx graph only.
-    """
-    check_new_name("topology", name, BUILT_IN)
-
-    def checked(nodes: int, weights: str | None = None) -> Topology:
-        graph = make(node_count(nodes))
-        try:
-            return replace(_registered(graph, nodes, weights), name=name)
-        except InputError as error:
-            raise InputError(f"Topology '{name}': {error}") from error
-
-    TOPOLOGIES[name] = checked
-
-
-def _registered(graph: Any, nodes: int, weights: str | None) -> Topology:
-    if isinstance(graph, nx.Graph):
-        graph = from_networkx(graph, weights)
-    elif weights is not None:
-        raise InputError("It has weights of its own: leave weights out, or return a networkx graph.")
-    elif not isinstance(graph, Topology):
-        graph = from_matrix(graph)
-    if graph.nodes != nodes:
-        raise InputError(f"Its function returned {graph.nodes} nodes in place of {nodes}.")
-    return graph
 
 
 def make(name: str, nodes: int, weights: str | None = None) -> Topology:

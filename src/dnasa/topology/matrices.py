@@ -19,9 +19,9 @@ def from_matrix(weights: Any, name: str = "custom") -> Topology:
     """A topology from your own W.
 
     Args:
-        weights: W, dense or sparse; W[i, j] is the weight with which node i receives from node j. It must be symmetric and
-            doubly stochastic, or, for a directed graph, column-stochastic; its graph must be (strongly) connected and
-            aperiodic, for which one positive entry on the diagonal is enough.
+        weights: W, dense or sparse; W[i, j] is the weight with which node i receives from node j. It must be symmetric with
+            rows that sum to 1, or, for a directed graph, column-stochastic; its graph must be (strongly) connected. Entries
+            of a symmetric W may be negative if rho < 1; otherwise one positive entry on the diagonal is enough for that.
         name: For titles.
     """
     matrix = _matrix(weights)
@@ -56,7 +56,7 @@ def _part(number: int, part: Any, name: str) -> Topology:
 
 
 def _matrix(weights: Any) -> sp.csr_array:
-    """A copy in CSR format with its entries checked; negative rounding errors become 0."""
+    """A copy in CSR format with its entries checked; small negative ones, by rounding, become 0."""
     try:
         dense = weights if sp.issparse(weights) else np.asarray(weights)
         if np.iscomplexobj(dense):
@@ -69,11 +69,12 @@ def _matrix(weights: Any) -> sp.csr_array:
     matrix = sp.csr_array(dense, copy=True)
     matrix.sum_duplicates()
     entries = matrix.tocoo()
-    bad = np.flatnonzero(~(entries.data >= -TOLERANCE) | np.isinf(entries.data))
+    negative = entries.data < -TOLERANCE
+    bad = np.flatnonzero(~np.isfinite(entries.data) | (negative if negative.any() and not is_symmetric(matrix) else False))
     if len(bad):
         i, j = entries.row[bad[0]], entries.col[bad[0]]
-        raise InputError(f"W must be finite and not negative; W[{i}, {j}] = {entries.data[bad[0]]:.6g}.")
-    matrix.data = np.maximum(matrix.data, 0)
+        raise InputError(f"W must be finite, and symmetric if entries are negative; W[{i}, {j}] = {entries.data[bad[0]]:.6g}.")
+    matrix.data[(matrix.data < 0) & (matrix.data >= -TOLERANCE)] = 0
     matrix.eliminate_zeros()
     return matrix
 
@@ -91,12 +92,14 @@ def _check_sums(matrix: sp.csr_array) -> None:
 
 
 def _check_mixing(matrix: sp.csr_array) -> None:
-    """rho < 1 exactly when the graph is (strongly) connected and aperiodic; both are properties of the graph."""
+    """Without negative weights, rho < 1 exactly when the graph is (strongly) connected and aperiodic."""
     parts, labels = csgraph.connected_components(matrix, connection="strong")
     if parts > 1:
         kind = "connected" if is_symmetric(matrix) else "strongly connected"
         first, other = (int(np.flatnonzero(labels == part)[0]) for part in range(2))
         raise InputError(f"The graph is not {kind}: add edges between its {parts} parts, such as nodes {first} and {other}.")
+    if matrix.data.min() < 0 and (rho := max(map(abs, spectrum.extremes(matrix)))) >= 1 - TOLERANCE:
+        raise InputError(f"rho = {rho:.4g}: with these negative weights, values do not come together. Use smaller ones.")
     if not matrix.diagonal().any() and not nx.is_aperiodic(nx.from_scipy_sparse_array(matrix, create_using=nx.DiGraph)):
         raise InputError("rho = 1: no node has a weight for itself, and values circulate forever. Use (I + W) / 2.")
 

@@ -28,7 +28,7 @@ def exact(n: int, weights: str | None = None) -> Topology:
 
     Examples:
         >>> exact(6)
-        exact: 6 nodes, 4 graphs in turn, degree at most 1, rho = 0
+        exact: 6 nodes, 4 graphs in turn, degree at most 1, rho = 0 after 4 rounds
     """
     if weights:
         raise InputError("This graph has weights of its own, which make the average exact: leave weights out.")

@@ -47,7 +47,7 @@ class Topology:
         name = f"{self.name} ({self.parameters})" if self.parameters else self.name
         kind = "directed, " if self.directed else ""
         size = "1 node" if self.nodes == 1 else f"{self.nodes:,} nodes"
-        return f"{name}: {size}, {kind}degree {extent(self.degrees)}, rho = {self.rho:.4g}"
+        return f"{name}: {size}, {kind}degree {extent(self.degrees)}, {self.mixing}"
 
     @property
     def nodes(self) -> int:
@@ -99,6 +99,15 @@ class Topology:
     def rho(self) -> float:
         """The second largest modulus of W's eigenvalues: from 0 (one exchange averages exactly) to 1 (nothing spreads)."""
         return spectrum.second_modulus(self.sparse) if self.directed else max(map(abs, self._extremes))
+
+    @property
+    def mixing(self) -> str:
+        """How fast values come together, in words: rho, of a changing graph that of a period."""
+        if self.period == 1:
+            return f"rho = {self.rho:.4g}"
+        return (
+            f"rho = {self.rho:.4g} on average over {self.period} rounds" if self.rho else f"rho = 0 after {self.period} rounds"
+        )
 
     @property
     def smallest_eigenvalue(self) -> float:
@@ -158,7 +167,7 @@ class Changing(Topology):
     def __repr__(self) -> str:
         most = max(graph.degrees.max() for graph in self.each)
         kind = f"{self.period} graphs in turn, degree at most {most}"
-        return f"{self.name}: {self.nodes:,} nodes, {kind}, rho = {self.rho:.4g}"
+        return f"{self.name}: {self.nodes:,} nodes, {kind}, {self.mixing}"
 
     @cached_property
     def rho(self) -> float:

@@ -1,74 +1,158 @@
-"""How a trained model does on the test rows: confusion matrix, errors of a regression, and the same model at each site.
+"""What is measured of a trained model: counts and sums of at least `min_count` rows, from which every result follows.
 
-The numbers are sums over the test rows, so that processes which hold different ones can add them. They are stored with the
-run as `evaluation.json`, and a report needs no data.
+Single predictions never leave a site. It counts the scores of its rows in cells of a fixed grid, which are merged with their
+neighbors until each holds enough rows; a cell has their number and the mean and deviation of their scores. This is stored with
+the run as `evaluation.json`. `dnasa.trained.results` makes the results of a report from it, without the data.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import pandas as pd
+from pydantic import BaseModel, Field, NonNegativeInt, model_validator
 
 from dnasa.data import Dataset
-from dnasa.data.encoding import TASKS
 from dnasa.files import read_json, refusing_damage
-from dnasa.runs.names import node_name
 
 if TYPE_CHECKING:
     from dnasa.trained.model import TrainedModel
 
-REGRESSION_SUMS = ("squared_error", "absolute_error", "target", "squared_target")
-NOT_SUMMED = ("task", "names", "scale", "site_kind")
-MOST = 16  # classes of a confusion matrix that is printed
-Evaluation = dict[str, Any]
+LAST = 8.0  # log odds, or in a regression errors in deviations of the target: larger ones count as this
+PLACES = 256  # of the grid
+EDGES = np.linspace(-LAST, LAST, PLACES + 1)
+REGRESSION_SUMS = ("squared_error", "absolute_error", "error", "target", "squared_target")
+Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e300, le=1e300)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Score = Annotated[float, Field(ge=-LAST, le=LAST)]
+Cells = list[tuple[Annotated[int, Field(ge=1, le=PLACES)], Count, Score, Score]]  # end, rows, mean and deviation of each
+Rows = tuple[np.ndarray, np.ndarray]  # inputs and labels
 
 
-def evaluate(model: "TrainedModel", rows: Dataset) -> Evaluation:
-    """Evaluate a model on the test rows of the data; the sums of a regression are in units of the target's deviation."""
-    labels, outputs = rows.test_labels, model.outputs(rows.test_inputs)
-    if model.task == "classification":
-        k = len(model.classes)
-        confusion = np.bincount(labels * k + outputs.argmax(1), minlength=k**2).reshape(k, k)
-        names = model.classes.tolist()
-        return {"task": model.task, "names": names, "rows": len(labels), "confusion": confusion.tolist()}
-    errors, labels = labels - outputs, labels.astype(np.float64)
-    sums = [float(part.sum()) for part in (errors**2, np.abs(errors), labels, labels**2)]
-    encoding = model.encoding
-    scale = 1.0 if encoding.target_scale is None else float(encoding.target_scale[0])
-    about = {"task": model.task, "names": [encoding.target], "rows": len(labels), "scale": scale}
-    return about | dict(zip(REGRESSION_SUMS, sums, strict=True))
+class Part(BaseModel, extra="forbid"):
+    """What a site, or whoever has the common test rows, measured there. Sums are over `rows`."""
+
+    rows: Count
+    scores: list[tuple[Cells, Cells]] = []  # of a class: the cells of the other rows, and of its own; the last of two, or each
+    confusion: list[list[Count]] = []  # of more than two classes; a class with a cell of too few rows is all 0
+    sums: dict[str, Number] = {}
+    training: list[Count] = []  # training rows of each class; empty where a class has too few
+    missing: dict[str, Count | None] = {}  # of the training rows; None if too few
 
 
-def at_sites(model: "TrainedModel", parts: Iterable[tuple[np.ndarray, np.ndarray]], kind: str) -> Evaluation:
-    """The model on each site's own inputs and labels; zero where another process has them. `kind` of rows they are.
+class Evaluation(BaseModel, extra="forbid"):
+    """The tests of a model: of the common test rows, and at each site; None where there are none, too few, or elsewhere."""
 
-    Scores are right decisions, totals all decisions; in a regression, squared errors and squared deviations from the mean.
-    """
-    pairs = [_score(model, inputs, labels) if len(labels) else (0.0, 0.0) for inputs, labels in parts]
-    return {"site_kind": kind, "site_scores": [pair[0] for pair in pairs], "site_totals": [pair[1] for pair in pairs]}
+    task: Literal["classification", "regression"]
+    target: str
+    names: Annotated[list[Any], Field(min_length=1)]  # of the classes; of a regression, of the target
+    scale: Number = 1.0  # its deviation
+    min_count: NonNegativeInt = 1
+    site_kind: Literal["test", "training"] = "test"
+    common: Part | None = None
+    sites: list[Part | None] = []
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Evaluation":
+        self.names = [str(name).encode(errors="replace").decode() for name in self.names]
+        k = len(self.names)
+        wanted = set(REGRESSION_SUMS) if self.task == "regression" else {"brier"}
+        for part in filter(None, (self.common, *self.sites)):
+            sizes = {*map(len, part.confusion), len(part.confusion), len(part.training)} - {0}
+            ends = [[cell[0] for cell in cells] for pair in part.scores for cells in pair]
+            fits = len(part.scores) == (k if k > 2 else 1) and not sizes - {k} and set(part.sums) == wanted and part.rows
+            if not fits or any(sorted({*each}) != each for each in ends):
+                raise ValueError("its parts do not fit together")
+        return self
 
 
-def _score(model: "TrainedModel", inputs: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    outputs = model.outputs(inputs)
-    if model.task == "regression":
-        return float(((labels - outputs) ** 2).sum()), float(((labels - labels.mean(0)) ** 2).sum())
-    return float((outputs.argmax(1) == labels).sum()), float(labels.size)
+def evaluate(model: "TrainedModel", tested: Rows, trained: Rows | None, min_count: int) -> Part | None:
+    """The model on these rows, and what is known of the training rows; None if there are too few, or too few of a class."""
+    inputs, labels = tested
+    counts = np.bincount(labels.ravel()) if model.task == "classification" else np.zeros(0)
+    if len(labels) < max(1, min_count) or ((counts > 0) & (counts < min_count)).any():
+        return None  # any sum would tell of the few
+    measure = _regression if model.task == "regression" else _classification
+    part = measure(model, model.outputs(inputs), labels, min_count)
+    return part if trained is None else part.model_copy(update=_description(model, *trained, min_count))
 
 
-def merged(parts: Sequence[Evaluation]) -> Evaluation:
-    """Merge the evaluations of processes that hold different rows into one of all rows."""
-    return {
-        name: value if name in NOT_SUMMED else np.sum([part[name] for part in parts], axis=0).tolist()
-        for name, value in parts[0].items()
-    }
+def _classification(model: "TrainedModel", outputs: np.ndarray, labels: np.ndarray, min_count: int) -> Part:
+    k, p = len(model.classes), model.probabilities(outputs)
+    counts = np.bincount(labels * k + outputs.argmax(1), minlength=k**2).reshape(k, k)
+    too_few = ((counts > 0) & (counts < min_count)).any(1, keepdims=True)
+    one_hot = np.eye(k)[labels]
+    with np.errstate(divide="ignore"):
+        odds = np.log(p) - np.log1p(-p)
+    return Part(
+        rows=len(labels),
+        scores=[_pair(odds[:, c], labels == c, min_count) for c in ([1] if k == 2 else range(k))],
+        confusion=np.where(too_few, 0, counts).tolist() if k > 2 else [],
+        sums={"brier": float(((p - one_hot) ** 2).sum() / (2 if k == 2 else 1))},
+    )
+
+
+def _pair(scores: np.ndarray, is_class: np.ndarray, min_count: int) -> tuple[Cells, Cells]:
+    """The cells of the other rows and of those of a class."""
+    return cells(scores[~is_class], min_count), cells(scores[is_class], min_count)
+
+
+def cells(scores: np.ndarray, min_count: int) -> Cells:
+    """Count scores on the grid, in cells of at least `min_count`."""
+    scores = np.sort(np.clip(scores, -LAST, LAST))
+    ends = np.searchsorted(EDGES[1:-1], scores, side="right") + 1
+    cuts, first = [], 0
+    for last in np.flatnonzero(np.diff(ends, append=PLACES + 1)) + 1:  # where another place begins
+        if last - first >= min_count:
+            first = int(last)
+            cuts.append(first)
+    if not cuts:
+        return []
+    cuts[-1] = len(scores)  # the rows that are left belong to the last cell
+    return [
+        (PLACES if b == len(scores) else int(ends[b - 1]), b - a, float(scores[a:b].mean()), float(scores[a:b].std()))
+        for a, b in zip([0, *cuts], cuts, strict=False)
+    ]
+
+
+def _regression(model: "TrainedModel", outputs: np.ndarray, labels: np.ndarray, min_count: int) -> Part:
+    errors, labels = (labels - outputs).astype(np.float64), labels.astype(np.float64)
+    parts = (errors**2, np.abs(errors), errors, labels, labels**2)
+    sums = {name: float(part.sum()) for name, part in zip(REGRESSION_SUMS, parts, strict=True)}
+    return Part(rows=len(labels), scores=[([], cells(errors.ravel(), min_count))], sums=sums)
+
+
+def _description(model: "TrainedModel", inputs: np.ndarray, labels: np.ndarray, min_count: int) -> dict[str, Any]:
+    """The training rows of each class, and the missing values of each column."""
+    encoding, k = model.encoding, len(model.classes)
+    training: list[int] = np.bincount(labels.ravel(), minlength=k).tolist() if k else []
+    named = [feature.name for feature in encoding.features if any(name.endswith(" missing") for name in feature.inputs)]
+    places = [encoding.inputs.index(f"{name} missing") for name in named]
+    present = encoding.scaled(np.zeros((1, *encoding.shape)))[0]  # a flag is larger by 1 / its deviation, at least 2
+    counts = [int((inputs[:, place] > present[place] + 1).sum()) for place in places]
+    missing = {name: None if 0 < count < min_count else count for name, count in zip(named, counts, strict=True)}
+    return {"missing": missing, "training": [] if any(0 < n < min_count for n in training) else training}
+
+
+def merged(parts: Sequence[Evaluation]) -> list[Part | None]:
+    """What each site measured; the processes have different ones."""
+    return [next(filter(None, of_site), None) for of_site in zip(*(part.sites for part in parts), strict=True)]
 
 
 def like(local: Evaluation, received: Any) -> Evaluation:
-    """Another process's evaluation; raises an error if its sums have other shapes than those of this one."""
-    merged([local, received])
-    return {name: value if name in NOT_SUMMED else received[name] for name, value in local.items()}
+    """Another process's evaluation; an error if it is not one of this model."""
+    other = Evaluation.model_validate(received)
+    if len(other.sites) != len(local.sites) or other.names != local.names or other.task != local.task:
+        raise ValueError("the evaluation of another model")
+    return other
+
+
+def begun(model: "TrainedModel", rows: Dataset, min_count: int) -> Evaluation:
+    """An evaluation of this model that has no results yet."""
+    target, scale = model.encoding.target, model.encoding.target_scale
+    about: Any = {"task": model.task, "target": target, "names": model.classes.tolist() or [target], "min_count": min_count}
+    about["site_kind"] = "test" if rows.test_counts else "training"
+    return Evaluation(**about, scale=1.0 if scale is None else float(scale[0]))
 
 
 def read(folder: Path) -> Evaluation | None:
@@ -78,63 +162,4 @@ def read(folder: Path) -> Evaluation | None:
         return None
     stored = read_json(path, "evaluation.json")
     with refusing_damage(path):
-        _check(stored)
-        stored["names"] = [str(name).encode(errors="replace").decode() for name in stored["names"]]
-    return stored
-
-
-def _check(stored: Evaluation) -> None:
-    """Raise an error where no tables can be made of it, or where its sums are no finite numbers of at least 0."""
-    sums = {name: np.array(stored[name], np.float64) for name in stored if name not in NOT_SUMMED}
-    if not all(np.isfinite(a).all() and (name == "target" or (a >= 0).all()) for name, a in sums.items()):
-        raise ValueError("sums must be numbers of at least 0")
-    k = len({str(name) for name in stored["names"]})
-    if stored["task"] not in TASKS or not k or sums.get("confusion", np.empty((k, k))).shape != (k, k):
-        raise ValueError("its parts do not fit together")
-    list(tables(stored))
-
-
-def regression_errors(evaluation: Evaluation) -> dict[str, float]:
-    """Root mean squared error and mean absolute error in the target's own units, and R2."""
-    squared, absolute, mean, squares = (evaluation[name] / evaluation["rows"] for name in REGRESSION_SUMS)
-    scale, variance = evaluation["scale"], squares - mean**2
-    r2 = 1 - squared / variance if variance > 0 else np.nan
-    return {"RMSE": squared**0.5 * scale, "mean |error|": absolute * scale, "R2": r2}
-
-
-def site_metric(evaluation: Evaluation) -> np.ndarray:
-    """The accuracy, or R2, of the model at each site; not a number where a site has no rows for it."""
-    totals = np.array(evaluation["site_totals"])
-    shares = np.array(evaluation["site_scores"]) / np.where(totals > 0, totals, np.nan)
-    return 1 - shares if evaluation["task"] == "regression" else shares
-
-
-def tables(evaluation: Evaluation, sites: Sequence[str] = ()) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Titles and tables; `sites` are the names of the nodes, where they have some."""
-    if evaluation["task"] == "classification":
-        yield from _class_tables(evaluation)
-    else:
-        errors = {"target": str(evaluation["names"][0])} | regression_errors(evaluation)
-        yield f"Errors on {evaluation['rows']:,} test rows, in units of the target", pd.DataFrame([errors])
-    if "site_totals" in evaluation:
-        values = site_metric(evaluation)
-        metric = "R2" if evaluation["task"] == "regression" else "accuracy"
-        title = f"{metric} of the model on its own {evaluation['site_kind']} rows"
-        names = [node_name(sites, node) for node in range(len(values))]
-        frame = pd.DataFrame({"site" if sites else "node": names, title: values})
-        yield "Each site" if sites else "Each node's own rows", frame
-
-
-def _class_tables(evaluation: Evaluation) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Recall is the share of the rows of a class that is recognized, precision the share of its predictions that is right."""
-    names, counts = list(map(str, evaluation["names"])), np.array(evaluation["confusion"])
-    right, rows, predicted = np.diag(counts), counts.sum(1), counts.sum(0)
-    most = f"{100 * rows.max() / max(1, counts.sum()):.2f} %"
-    where = f"{evaluation['rows']:,} test rows, {most} of the most frequent class"
-    if len(names) <= MOST:
-        matrix = pd.DataFrame(counts, columns=names)
-        matrix.insert(0, "true / predicted", names)
-        yield f"Confusion matrix of {where}", matrix
-    with np.errstate(invalid="ignore", divide="ignore"):
-        shares = {"recall": right / rows, "precision": right / predicted}
-    yield f"Each class in {where}", pd.DataFrame({"class": names, "rows": rows, "predicted": predicted, **shares})
+        return Evaluation.model_validate(stored)

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from dnasa.core import InputError
 from dnasa.data import Dataset, Encoding
-from dnasa.data.columns import map_text_columns
 from dnasa.data.encoding import ARRAYS
-from dnasa.data.reading import is_number, read_rows
+from dnasa.data.reading import read_rows
 from dnasa.problems.stored import CENTRE, SPREAD, as_inputs
 
 ROWS = 1024  # computed at a time
@@ -28,12 +27,14 @@ class TrainedModel:
         network: Takes inputs that `encoding` has encoded and scaled.
         encoding: How inputs and labels were made from the user's rows.
         kind: The kind of the inputs: "numbers", "bytes" (images, 0 to 255) or "tokens" (a text).
+        threshold: Of two classes, the probability from which the second is predicted.
     """
 
-    def __init__(self, network: nn.Module, encoding: Encoding, kind: str = "numbers"):
+    def __init__(self, network: nn.Module, encoding: Encoding, kind: str = "numbers", threshold: float = 0.5):
         self.network = network.eval()
         self.encoding = encoding
         self.kind = kind
+        self.threshold = threshold
         self.dtype = _dtype(network)
 
     @property
@@ -59,7 +60,7 @@ class TrainedModel:
         """
         if self.task == "regression":
             return self.encoding.target_values(self._outputs(rows))[:, 0]
-        return self.classes[self.predict_proba(rows).argmax(1)]
+        return self.decided(self.predict_proba(rows))
 
     def predict_proba(self, rows: Any) -> np.ndarray:
         """(rows, classes): the probability of each class.
@@ -70,6 +71,14 @@ class TrainedModel:
         if self.task == "regression":
             raise InputError("A regression has no probabilities: use predict.")
         return self.probabilities(self._outputs(rows))
+
+    def decided(self, p: np.ndarray) -> np.ndarray:
+        """The class of each row of probabilities.
+
+        Args:
+            p: The probability of each class.
+        """
+        return self.classes[(p[:, 1] >= self.threshold).astype(int) if p.shape[1] == 2 else p.argmax(1)]
 
     def to_torch(self) -> nn.Module:
         """A module from encoded rows, as `encoding.encode` makes them, to logits; in a regression, to values.
@@ -87,7 +96,9 @@ class TrainedModel:
         self.check_takes_rows()
         if self.kind == "bytes" and np.asarray(rows).dtype != np.uint8:
             raise InputError("This model was trained on images of bytes, 0 to 255: give rows of type uint8.")
-        for sentence in self.encoding.unknown_categories(rows):
+        if self.encoding.recode is not None and isinstance(rows, pd.DataFrame):
+            rows = self.encoding.recode.table(rows)
+        for sentence in self.encoding.doubts(rows):
             warnings.warn(sentence, stacklevel=4)
         return self.outputs(self.encoding.transform(rows))
 
@@ -175,22 +186,11 @@ def predict_file(model: TrainedModel, path: Path) -> pd.DataFrame:
     return predicted
 
 
-def as_csv(predicted: pd.DataFrame) -> str:
-    """The text of a CSV file; texts that a spreadsheet would calculate begin with an apostrophe there."""
-    safe = map_text_columns(predicted, lambda column: column.map(_not_a_formula))
-    return safe.set_axis([_not_a_formula(name) for name in safe], axis=1).to_csv(index=False, float_format="%.7g")
-
-
-def _not_a_formula(value: Any) -> Any:
-    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number(value)
-    return f"'{value}" if is_formula else value
-
-
 def _table(model: TrainedModel, rows: Any) -> pd.DataFrame:
     """`prediction`, and the probability `p_CLASS` of each class."""
     if model.task == "regression":
         return pd.DataFrame({"prediction": model.predict(rows)})
     p = model.predict_proba(rows)
     probabilities = pd.DataFrame(p, columns=[f"p_{name}" for name in model.classes])
-    probabilities.insert(0, "prediction", model.classes[p.argmax(1)])
+    probabilities.insert(0, "prediction", model.decided(p))
     return probabilities

@@ -17,18 +17,20 @@ import torch
 from torch import Tensor, nn
 
 from dnasa.arrays import to_numpy
+from dnasa.checks import choose
 from dnasa.communication import Network
 from dnasa.core import InputError, RunError
 from dnasa.data import Dataset, Encoding
 from dnasa.data.reading import refusing
+from dnasa.data.summaries import MIN_COUNT
 from dnasa.files import make_folder, read_bytes, read_json, refusing_damage, to_json
 from dnasa.problems.supervised import Supervised
 from dnasa.runs.environment import versions
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.result import Result
 from dnasa.tasks import models
-from dnasa.trained import evaluation
-from dnasa.trained.evaluation import Evaluation
+from dnasa.trained import evaluation, results
+from dnasa.trained.evaluation import Evaluation, Rows
 from dnasa.trained.model import TrainedModel, encoding_of, kind_of
 
 FORMAT = 1
@@ -53,6 +55,7 @@ def save(folder: str | Path, model: TrainedModel, name: str, about: dict[str, An
         "model": name,
         "inputs": model.kind,
         "encoding": model.encoding.to_json(),
+        "threshold": model.threshold,
         "versions": versions(),
         **(about or {}),
     }
@@ -66,12 +69,13 @@ def save(folder: str | Path, model: TrainedModel, name: str, about: dict[str, An
     files.write("model.json", to_json(description))
 
 
-def load(folder: str | Path, trust: bool = False) -> TrainedModel:
+def load(folder: str | Path, trust: bool = False, site: str | None = None) -> TrainedModel:
     """The model of a finished run.
 
     Args:
         folder: The folder of the run.
         trust: Whether to execute the folder's `model.py`, which a model from a file of your own needs.
+        site: New rows are recoded as those of this site of the run were.
     """
     path = Path(folder)
     if not (path / "model.json").is_file():
@@ -81,7 +85,12 @@ def load(folder: str | Path, trust: bool = False) -> TrainedModel:
         name, kind = str(description["model"]), description["inputs"]
         if description["format"] != FORMAT or kind not in KINDS:
             raise ValueError("another format")
-        encoding = Encoding.from_json(description["encoding"])
+        encoding, threshold = Encoding.from_json(description["encoding"]), float(description.get("threshold", 0.5))
+    if site is not None:
+        recode = encoding.recode
+        if recode is None or not recode.sites:
+            raise InputError("The model was not trained on tables of sites: leave out --site.")
+        encoding = encoding._replace(recode=recode.at(choose("site", site, {name: name for name in recode.sites})))
     parsed, words = models.parse(name)
     code = None
     if parsed == "file":
@@ -90,7 +99,7 @@ def load(folder: str | Path, trust: bool = False) -> TrainedModel:
     maker = models.make_for(name, encoding.shape, encoding.outputs, str(path), code)
     with refusing(f"{path}/model.safetensors does not hold the parameters of {name}: train it again."):
         network = _filled(maker, path / "model.safetensors", check_first=parsed != "file")
-    return TrainedModel(network, encoding, kind)
+    return TrainedModel(network, encoding, kind, threshold)
 
 
 def _named(network: nn.Module) -> dict[str, Tensor]:
@@ -108,10 +117,7 @@ def _trusted_code(folder: Path, file: str, expected: Any, trust: bool) -> bytes:
     if file != COPY or hashlib.sha256(code).hexdigest() != expected:
         raise InputError(f"{copy} is not the file that the model was trained with: it is not executed.")
     if not trust:
-        raise InputError(
-            f"This model needs the code in {copy}, which is not executed unless you trust it: read the file, then add "
-            "--trust (in Python, trust=True)."
-        )
+        raise InputError(f"This model needs code that is not executed: read {copy}, then add --trust (in Python, trust=True).")
     return code
 
 
@@ -152,7 +158,8 @@ def save_run(folder: Path | None, problem: Supervised, rows: Dataset, name: str,
     measured = None if model.kind == "tokens" else _evaluate_everywhere(problem, rows, model, result, now)
     if folder is not None and result.writes:
         if measured is not None:
-            OwnFiles(folder).write("evaluation.json", to_json(measured))
+            OwnFiles(folder).write("evaluation.json", to_json(measured.model_dump(mode="json")))
+            model.threshold = results.threshold_of(measured)
         row = result.final().loc[run]
         about = {"rule": row.rule, "seed": row.seed, "steps": row.step, "nodes": len(x), "data": rows.source}
         save(folder, model, name, {"trained": about})
@@ -163,37 +170,32 @@ def _evaluate_everywhere(
     problem: Supervised, rows: Dataset, model: TrainedModel, result: Result, network: Network
 ) -> Evaluation | None:
     """The tests of the model by all processes; None after a loss of processes that had test rows, or during the tests."""
-
-    def sum_up(part: Evaluation) -> Evaluation:
-        return evaluation.merged(network.processes.allgather_json(part, lambda other: evaluation.like(part, other)))
-
-    tests_are_divided = bool(rows.test_counts) and not network.simulated  # each process has the test rows of its nodes
     lost = network.nodes < len(rows.sites)
-    measured: Evaluation = {}
+    measured = evaluation.begun(model, rows, MIN_COUNT if rows.sites else 1)
     try:
-        if tests_are_divided and lost:
+        if lost and rows.test_counts:
             raise RunError("nodes with test rows were lost in the run.")
-        if tests_are_divided:
-            measured = sum_up(evaluation.evaluate(model, rows))
-        elif result.writes:
-            measured = evaluation.evaluate(model, rows)
+        if result.writes and not rows.test_counts:
+            trained = None if rows.sites else (rows.inputs, rows.labels)
+            measured.common = evaluation.evaluate(model, (rows.test_inputs, rows.test_labels), trained, min_count=1)
         if rows.sites and not lost:
-            kind = "test" if rows.test_counts else "training"
-            measured |= sum_up(evaluation.at_sites(model, _site_rows(problem, rows), kind))
+            measured.sites = [evaluation.evaluate(model, *pair, MIN_COUNT) for pair in _site_rows(problem, rows)]
+            own = measured.model_dump(mode="json", exclude={"common"})
+            parts = network.processes.allgather_json(own, lambda other: evaluation.like(measured, other))
+            measured.sites = evaluation.merged(parts)
     except RunError as error:  # every process has the model
         warnings.warn(f"The trained model was not tested: {error}", stacklevel=3)
         return None
     return measured
 
 
-def _site_rows(problem: Supervised, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The rows of each site that nobody else has: its test rows, or those for training where all share the test rows."""
+def _site_rows(problem: Supervised, rows: Dataset) -> Iterator[tuple[Rows, Rows]]:
+    """Of each site, the rows to test on, which are those for training where all share the test rows; and those for training."""
     for node, shard in enumerate(problem.shards):
-        if rows.test_counts:
-            tests = problem.own_test_rows(node)
-            yield rows.test_inputs[tests], rows.test_labels[tests]
-        else:
-            yield rows.inputs[shard], rows.labels[shard]
+        every = np.concatenate([shard, *problem.validation[node : node + 1]])
+        trained = rows.inputs[every], rows.labels[every]
+        tests = problem.own_test_rows(node) if rows.test_counts else ()
+        yield (rows.test_inputs[tests], rows.test_labels[tests]) if rows.test_counts else trained, trained
 
 
 def _state_of_run(problem: Supervised, result: Result, run: int) -> tuple[Tensor, Tensor | None]:

@@ -1,0 +1,66 @@
+"""`dnasa fit`: a regression over sites, with intervals and p-values."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dnasa.cli import inputs, rendering
+from dnasa.cli.options import Options, takes
+from dnasa.cli.rendering import print_line, print_table
+from dnasa.files import make_folder
+from dnasa.rules.registry import DEFAULT_RULE
+
+if TYPE_CHECKING:
+    from dnasa.communication import Network
+
+
+@takes(
+    *("data", "target", "nodes", "out", "shard_dir", "drop_columns", "id_column", "labels", "recode"),
+    *("engine", "sites", "timeout", "dry_run", "quiet"),
+)
+def fit(
+    context: typer.Context,
+    kind: Annotated[str, typer.Argument(help="logistic, linear, poisson or cox (with a stratum for each site).")],
+    time: Annotated[str | None, typer.Option(help="Column of a cox regression: time to the event or the end.")] = None,
+    *,
+    options: Options,
+) -> None:
+    """Fit a regression over sites: coefficients, 95 % intervals and p-values, the same as on all rows in one place."""
+    from dnasa import inference
+    from dnasa.comparing import latex
+    from dnasa.data.columns import as_csv
+    from dnasa.data.recoding import as_recode
+    from dnasa.runs.folder import RunFolder
+
+    inputs.set_output(options)
+    options = inputs.of_dry_run(options) if options.dry_run else options
+    recode = as_recode(options.recode, options.labels)
+    options = replace(options, nodes=options.nodes if options.shard_dir else 1)
+    begun = inputs.begin(context, replace(options, out=None), [DEFAULT_RULE])
+    begun = begun._replace(folder=RunFolder(make_folder(options.out)) if options.out else None)
+
+    def run(network: "Network") -> Any:
+        names, keys = (options.drop_columns, options.id_column), begun.sites.keys if begun.sites else None
+        source = options.shard_dir or options.data
+        return inference.fit(kind, source, options.target, time, network, *names, recode, keys=keys)
+
+    network, found = inputs.load_together(begun, run, lambda found: None)
+    if options.dry_run:
+        inputs.set_output(options, writes=True)
+        return rendering.print_dry_run(network, inference.MOST)
+    shown = found.texts()
+    print_table(shown, found.title)
+    for note in found.notes:
+        print_line(note)
+    if begun.folder is not None and network.processes.writes:
+        if begun.folder.journal is not None:
+            begun.folder.journal.write(0)
+        references = [note for note in found.notes if note.startswith("Reference ")]
+        cells = {latex.text(name): [latex.numbers(cell).replace("<", "$<$") for cell in shown[name]] for name in shown}
+        files = {"coefficients.csv": as_csv(found.table), "sites.csv": as_csv(found.sites)}
+        files["coefficients.tex"] = latex.table(
+            cells, latex.text(" ".join([f"{found.title}.", *references])), f"{kind}-regression"
+        )
+        begun.folder.own.save({name: text.encode() for name, text in files.items()})
+        print_line(f"Saved {', '.join(files)} in {options.out}.")

@@ -1,0 +1,51 @@
+"""Rows that several sites have, found by hashes, which they show each other: whoever guesses a whole row can test it."""
+
+import hashlib
+import secrets
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dnasa.data.dataset import Dataset
+
+DIGITS = 4  # of standardized numbers
+
+
+def count_duplicates(
+    data: Dataset, shards: Sequence[np.ndarray], gather: Callable[[Any, Callable[[Any], Any]], list[Any]], min_count: int
+) -> tuple[pd.DataFrame, list[str]]:
+    """How many different rows two sites both have, equal in all columns, for each two that have any; which, of local sites.
+
+    `gather(own, read)` returns what `read` makes of what each process gives. All contribute to the salt of the hashes.
+    """
+    salt = "".join(gather(secrets.token_hex(16), str)).encode()
+    local, tests = [node for node, rows in enumerate(shards) if len(rows)], np.arange(len(data.test_labels))
+    ends = np.cumsum([data.test_counts[node] if data.test_counts else 0 for node in local])
+    hashed, numbered = [], {}
+    for node, own in zip(local, np.split(tests, ends), strict=False):
+        trained = _hashes(salt, data.inputs[shards[node]], data.labels[shards[node]])
+        tested = _hashes(salt, data.test_inputs[own], data.test_labels[own])
+        places = [*shards[node], *(len(data.labels) + own)]
+        numbered[node] = list(zip([*trained, *tested], [data.row_numbers[place] for place in places], strict=True))
+        hashed.append(sorted({*trained, *tested}))
+    given = gather(hashed, lambda given: [{*map(str, given[i])} for i in range(len(hashed))])
+    everyone, names = [rows for process in given for rows in process], [site.name for site in data.sites]
+    pairs = [(i, j, len(everyone[i] & everyone[j])) for i in range(len(names)) for j in range(i)]
+    found = [(names[j], names[i], f"{n:,}" if n >= min_count else f"fewer than {min_count}") for i, j, n in pairs if n]
+    sentences = []
+    for (i, j, n), node in product(pairs, numbered):
+        if node in (i, j) and n >= min_count:
+            rows = sorted(number for text, number in numbered[node] if text in everyone[i] & everyone[j])
+            listed = ", ".join(map(str, rows))
+            sentences.append(f"Rows of {names[node]} that {names[i + j - node]} has too, from 1 below the header: {listed}.")
+    return pd.DataFrame(found, columns=["site", "other site", "rows that both have"]), sentences
+
+
+def _hashes(salt: bytes, inputs: np.ndarray, labels: np.ndarray) -> list[str]:
+    """Of each row; the same wherever it is, since all sites encode rows in the same way."""
+    rows = np.concatenate([part.reshape(len(labels), -1).astype(np.float64) for part in (inputs, labels)], axis=1)
+    numbers = np.round(rows, DIGITS) + 0.0  # without -0.0
+    return [hashlib.sha256(salt + row.tobytes()).hexdigest()[:24] for row in numbers]

@@ -1,0 +1,116 @@
+"""Turns a site's table into the form that all sites agreed on: names of columns, units, spellings, missing values, labels."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pandas as pd
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from dnasa.core import InputError
+from dnasa.data.columns import MISSING, first_row, to_numbers, to_words
+from dnasa.files import read_toml
+
+Word = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+FORM = "A file of --recode has the sections columns, missing, units, categories and labels, and sites.NAME for one site"
+
+
+class Recode(BaseModel):
+    """The file `recode.toml`; it is stored with the model, so that new rows are recoded too."""
+
+    model_config = ConfigDict(extra="forbid")
+    columns: dict[str, str] = {}  # the name in the table: the name that all sites use
+    missing: dict[str, list[Finite | str]] = {}  # of a column, what stands for a missing value
+    units: dict[str, dict[Literal["factor", "offset"], Finite]] = {}  # a number becomes factor * number + offset
+    categories: dict[str, dict[str, Word]] = {}  # of a column, a spelling: the one that all sites use
+    labels: dict[str, Word] = {}  # a label of the target: its class
+    sites: dict[str, "Recode"] = {}  # what applies at one site only
+
+    def at(self, site: str) -> "Recode":
+        """What applies at a site: what is for all, and its own."""
+        own = self.sites.get(site, Recode())
+        return Recode(**{name: getattr(self, name) | getattr(own, name) for name in Recode.model_fields if name != "sites"})
+
+    def with_sites(self, names: Collection[str]) -> "Recode":
+        """With a section for each site, perhaps an empty one."""
+        return self.model_copy(update={"sites": {name: self.sites.get(name, Recode()) for name in sorted(names)}})
+
+    @property
+    def changes_inputs(self) -> bool:
+        """Whether a column other than the target is recoded, somewhere."""
+        own = self.columns or self.missing or self.units or self.categories
+        return bool(own) or any(site.changes_inputs for site in self.sites.values())
+
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        """The classes that the labels name: numbers if all of them are."""
+        names = pd.Series(sorted(set(self.labels.values())), dtype=object)
+        numbers = pd.to_numeric(names, errors="coerce")
+        return tuple(names if numbers.isna().any() else numbers.astype(float))
+
+    def table(self, frame: pd.DataFrame, what: str | None = None) -> pd.DataFrame:
+        """A table recoded. In one that is called `what`, a column that is named here and not there is an error."""
+        if any(site.changes_inputs for site in self.sites.values()):
+            raise InputError(
+                f"Sites were recoded differently: give --site (in Python, load(..., site=)), one of {', '.join(self.sites)}."
+            )
+        names = [str(name) for name in frame.columns]
+        for old, new in self.columns.items():
+            if (old in names) == (new in names) and what is not None:
+                has = "both columns" if old in names else "neither column"
+                raise InputError(f"{what} has {has} '{old}' and '{new}': correct [columns] in the file of --recode.")
+        renamed = {old: new for old, new in self.columns.items() if new not in names}
+        result = frame.set_axis([renamed.get(name, name) for name in names], axis=1)
+        for name in {**self.missing, **self.units, **self.categories}:
+            if name in result:
+                result[name] = self._column(name, result[name])
+            elif what is not None:
+                raise InputError(f"{what} has no column '{name}', which the file of --recode names: correct it.")
+        return result
+
+    def _column(self, name: str, column: pd.Series) -> pd.Series:
+        column = column.mask(column.isin(self.missing.get(name, [])))
+        if unit := self.units.get(name):
+            numbers = unit.get("factor", 1.0) * to_numbers(name, column, allow_missing=True) + unit.get("offset", 0.0)
+            column = pd.Series(numbers, column.index)
+        if words := self.categories.get(name):
+            column = pd.Series([words.get(word, word) for word in to_words(column)], column.index, object)
+        return column.mask(column == MISSING)
+
+    def target(self, labels: pd.Series) -> pd.Series:
+        """The target column with the classes as names; one that is not named here is an error."""
+        if not self.labels:
+            return labels
+        words = pd.Series(to_words(labels), labels.index, name=labels.name)
+        odd = (labels.notna() & ~words.isin({*self.labels, *self.labels.values()})).to_numpy()
+        if odd.any():
+            raise InputError(
+                f"Column '{labels.name}' has the label '{words[odd].iloc[0]:.40}' ({first_row(labels, odd)}), which --labels "
+                "and [labels] in the file of --recode do not name: correct it, or add it.",
+                "a label that it did not name",
+            )
+        classes = words.map(lambda word: self.labels.get(word, word)).where(labels.notna())
+        return pd.to_numeric(classes) if isinstance(self.classes[0], float) else classes
+
+
+def as_recode(given: Any, labels: str | None = None) -> Recode | None:
+    """Read a file, or take its contents or a Recode; `labels` adds to it, as "no=0,yes=1", or "no,yes" to name the classes."""
+    if given is None and labels is None:
+        return None
+    if isinstance(given, str | Path):
+        recode = read_toml(Path(given), lambda reason: f"Cannot read {given}: {reason}. {FORM}.", _validated)
+    else:
+        recode = _validated(given or {})
+    pairs = [[word.strip() for word in part.split("=")] for part in (labels or "").split(",") if part.strip()]
+    if not all(len(pair) < 3 and all(pair) for pair in pairs):
+        raise InputError(f"--labels takes labels and their classes, as in no=0,yes=1 or no,yes; not '{labels}'.")
+    return recode.model_copy(update={"labels": recode.labels | {pair[0]: pair[-1] for pair in pairs}})
+
+
+def _validated(content: Mapping[str, Any]) -> Recode:
+    try:
+        return Recode.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}. {FORM}.") from error

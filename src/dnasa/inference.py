@@ -1,0 +1,329 @@
+"""Regression over sites with standard errors and p-values: logistic, linear, Poisson, and Cox with a stratum for each site.
+
+Newton's method on sums over sites: in each iteration a site sends the log-likelihood of its rows with its first and second
+derivatives, so the result is that of all rows in one place. The fits of each site alone, and of all the others, are sums over
+other sites and take the same iterations.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from dnasa.checks import choose
+from dnasa.communication import Network
+from dnasa.core import InputError
+from dnasa.data import agreement, loading
+from dnasa.data.columns import drop_remedy, to_numbers, to_words
+from dnasa.data.encoding import Encoding
+from dnasa.data.ledger import check_rows
+from dnasa.data.recoding import Recode, as_recode
+from dnasa.data.rows import Rows, from_frame, without_columns
+from dnasa.data.shards import check_sites, naming, node_entries, node_paths
+from dnasa.data.summaries import MIN_COUNT, Summary, check_columns, check_identifiers, make_encoding, summarize
+from dnasa.extras import needed_by
+
+__all__ = ["Fit", "fit"]
+
+RATIOS = {"logistic": "odds ratio", "linear": "", "poisson": "rate ratio", "cox": "hazard ratio"}  # exp(coefficient)
+TASKS = {"logistic": "classification", "linear": "regression", "poisson": "regression", "cox": "classification"}
+MOST = 30  # iterations; five to eight are usual
+CONVERGED = 1e-9  # the largest step, in standard deviations
+SINGULAR = 1e-10  # the smallest eigenvalue of second derivatives that are scaled to a diagonal of 1
+INTERCEPT = "intercept"
+BY_SITE = ["site", "rows", "input", "coefficient", "standard_error", "coefficient_without", "standard_error_without"]
+
+
+class Fit(NamedTuple):
+    """A regression.
+
+    Attributes:
+        title: What was fitted, in words.
+        ratio: What the exponential of a coefficient is called; empty for a linear regression.
+        table: For each coefficient the estimate, standard error, 95 % interval, p-value and ratio; over several sites also the
+            random-effects estimate (DerSimonian-Laird), I2, the p-value of Cochran's Q, and the range without one site.
+        sites: For each site and coefficient, the estimates of the site alone and of all the others.
+        notes: Reference categories, rows left out, and columns that sites seem to write differently.
+    """
+
+    title: str
+    ratio: str
+    table: pd.DataFrame
+    sites: pd.DataFrame
+    notes: tuple[str, ...]
+
+    def texts(self) -> pd.DataFrame:
+        """The ratios, or coefficients, with intervals and p-values, and how they differ between sites, as texts."""
+        table, scaled = self.table, np.exp if self.ratio else np.asarray
+
+        def interval(low: pd.Series, high: pd.Series) -> list[str]:
+            return [f"{decimals(a)} to {decimals(b)}" for a, b in zip(scaled(low), scaled(high), strict=True)]
+
+        texts = table[["input"]].assign(**{self.ratio or "coefficient": [decimals(x) for x in scaled(table.coefficient)]})
+        texts["95 % interval"] = interval(table.coefficient_low, table.coefficient_high)
+        texts["p"] = ["<0.001" if p < 0.001 else f"{p:.3f}" for p in table.p]
+        if len(self.sites):
+            mean, width = table.random_effects, 1.96 * table.random_effects_standard_error
+            texts["random effects, 95 %"] = interval(mean - width, mean + width)
+            texts["I2"] = [f"{share:.0f} %" for share in table.i2_percent]
+            texts["without one site"] = interval(table.without_one_site_low, table.without_one_site_high)
+        return texts.replace({"nan to nan": "-", "nan %": "-"})  # too few sites have an estimate
+
+
+def decimals(x: float) -> str:
+    """Three decimals, or three digits of a tiny or large number."""
+    return f"{x:.3f}" if 1e-3 <= abs(x) < 1e4 else f"{x:.3g}"
+
+
+def fit(
+    kind: str,
+    data: str | Path | Mapping[str, pd.DataFrame],
+    target: str | None,
+    time: str | None = None,
+    network: Network | None = None,
+    drop_columns: Any = None,
+    id_column: str | None = None,
+    recode: Any = None,
+    keys: Path | None = None,
+) -> Fit:
+    """Fit a regression over sites; the result is that of all rows in one place.
+
+    Rows with missing values are left out, as in statsmodels and R. The first category of a text column is the reference. Tied
+    times of a Cox regression are treated as Efron does.
+
+    Args:
+        kind: "logistic", "linear", "poisson" or "cox".
+        data: A file, a folder with a file for each site, or frames by site.
+        target: The target column. Of two values, the second in sorted order is the event: 1 or yes rather than 0 or no.
+        time: Of a Cox regression, the column with the time until the event or the end of the observation.
+        network: Where sites are other processes, their network.
+        drop_columns: Columns to leave out.
+        id_column: A column that names the rows and is not an input.
+        recode: A file `recode.toml` or its contents, applied before anything else.
+        keys: The folder of this site's keys, where it keeps which rows its regressions have used, and refuses one that differs
+            from an earlier one in fewer than 5.
+
+    Examples:
+        >>> fit("cox", "hospitals", "died", time="days").table
+    """
+    choose("regression", kind, RATIOS)
+    if (time is None) == (kind == "cox"):
+        raise InputError("A cox regression needs --time, the column with the time until the event; the others take none.")
+    frames, recode = data if isinstance(data, Mapping) else {}, as_recode(recode)
+    paths = [Path(name) for name in frames or [str(data)]]
+    if not frames and paths[0].is_dir():
+        paths = node_paths(paths[0], network.local_nodes, network.nodes) if network else node_entries(paths[0])
+    tables = []
+    for path in paths:
+        with naming(path):
+            site = (network.site if network else "") or path.name.partition(".")[0]
+            own, given = recode and recode.at(site), frames.get(str(path))
+            rows = loading.read(path, target, own)[0] if given is None else from_frame(given, target, path.name, own)
+            rows = without_columns(rows, drop_columns, id_column, path.name, may_be_absent=True)
+            tables.append(_complete(site, rows, kind, time))
+            if keys is not None and network is not None:
+                check_rows(keys, tables[-1].rows.inputs, MIN_COUNT, sends=network.processes.own_folders)
+    network = network or Network(len(tables), lambda messages, k: messages, lambda a: a.mean(-2))
+    return _fit(kind, tables, time, network, recode)
+
+
+class Table(NamedTuple):
+    """The complete rows of a site."""
+
+    summary: Summary
+    rows: Rows
+    time: np.ndarray | None
+    left_out: int
+
+
+def _complete(site: str, rows: Rows, kind: str, time: str | None) -> Table:
+    """The rows without gaps, and without categories of so few rows that no number about them may leave the site."""
+    if not rows.features or (time and time not in rows.features):
+        raise InputError(f"There is no column '{time}' of times: give --time with one of the columns of the table.")
+    check_identifiers(rows._replace(features=tuple(name for name in rows.features if name != time)))
+    before, used = len(rows.labels), rows.inputs[[*rows.features, target := str(rows.labels.name)]]
+    rows = rows.take(np.flatnonzero(used.notna().all(axis=1)))
+    if not len(rows.labels):
+        name = str(used.isna().sum().idxmax())
+        raise InputError(f"No row is complete; column '{name}' has the most gaps: {drop_remedy(name)}.")
+    rows = rows._replace(features=tuple(name for name in rows.features if name != time))
+    check_columns(rows)
+    none, count = rows.take(np.arange(0)), -1
+    texts = [column.name for column in summarize(rows, none, TASKS[kind]).columns if column.kind == "text"]
+    while count != len(rows.labels):
+        count = len(rows.labels)
+        for words in (pd.Series(to_words(rows.inputs[name])) for name in texts):
+            rows = rows.take(np.flatnonzero(words.map(words.value_counts()) >= MIN_COUNT))
+    summary = summarize(rows, none, TASKS[kind], MIN_COUNT)._replace(name=site)
+    positive = {"poisson": target, "cox": time}.get(kind)
+    numbers = None if positive is None else to_numbers(positive, rows.inputs[positive])
+    if numbers is not None and ((numbers < 0).any() or (kind == "poisson" and (numbers % 1).any())):
+        raise InputError(f"Column '{positive}' must hold {'times' if time else 'counts, whole numbers'} from 0 on.")
+    events = [numbers.sum()] if numbers is not None and kind == "poisson" else summary.target.counts
+    if min(events, default=MIN_COUNT) < MIN_COUNT:
+        raise InputError(f"A value of '{target}' has {min(events):g} complete rows or events: a site needs {MIN_COUNT}.")
+    return Table(summary, rows, numbers, before - count)
+
+
+def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network, recode: Recode | None) -> Fit:
+    own = [[kind, time], [table.summary for table in tables]]
+    sent = network.processes.allgather_json(own, lambda text: (text[0], list(map(Summary.from_json, text[1]))))
+    if any(settings != [kind, time] for settings, _ in sent):
+        raise InputError("The sites fit different regressions: give the same command at all sites.")
+    summaries = agreement.aligned([summary for _, some in sent for summary in some])
+    check_sites(recode, summaries, network.nodes)
+    if TASKS[kind] == "classification":
+        agreement.check_classes(summaries)
+    total, counts = reduce(Summary.merged, summaries), np.array([summary.rows for summary in summaries])
+    texts = {column.name: sorted(column.counts) for column in total.columns if len(column.counts) > 1}
+    coded = [
+        c._replace(counts={word: c.counts[word] for word in texts.get(c.name, ["", *c.counts])[1:]}) for c in total.columns
+    ]
+    design = Design(kind, make_encoding(total._replace(columns=tuple(coded)), TASKS[kind]))
+    with needed_by("A regression"):
+        models = [design.log_likelihood(table) for table in tables]
+    alone = np.eye(len(counts), dtype=bool)
+    included = np.vstack([alone.any(0), *([alone, ~alone] if len(counts) > 1 else [])])  # in each fit, which sites
+
+    def sums(points: np.ndarray) -> np.ndarray:
+        parts = np.zeros((len(points), len(models), 1 + points.shape[1] * (1 + points.shape[1])))
+        for place, (node, model) in enumerate(zip(network.local_nodes, models, strict=True)):
+            for k in np.flatnonzero(included[:, node]):
+                parts[k, place] = model(points[k])
+        return network.mean(parts) * network.nodes
+
+    start = np.zeros((len(included), len(design.names)))
+    if kind == "poisson":
+        start[:, 0] = np.log(total.target.moments.mean)
+    found = maximize(sums, start)
+    if lost := [
+        name for name, is_lost in zip(design.names, design.unknown(found[0]), strict=True) if is_lost and name != INTERCEPT
+    ]:
+        raise InputError(
+            f"There is no estimate for {', '.join(lost)}: a column is constant or follows from others, or all rows of a "
+            "category, or beyond some value, have the same target. Merge categories, or give --drop-columns."
+        )
+    table, *others = [design.estimate(point, int(some @ counts)) for point, some in zip(found, included, strict=True)]
+    by_site, sites = pd.DataFrame(), [summary.name for summary in summaries]
+    if others:
+        named = zip(sites, counts, others, others[len(sites) :], strict=False)
+        frames = [own.assign(site=site, rows=n, **rest.add_suffix("_without")) for site, n, own, rest in named]
+        by_site = pd.concat(frames, ignore_index=True)[BY_SITE]
+        table = table.join(_over_sites(by_site), on="input")
+    event = f" = {design.encoding.classes[1]}" if design.encoding.classes else ""
+    title = f"{kind.capitalize()} regression of {total.target.name}{event}, {total.rows:,} rows at {len(counts)} sites"
+    reason = f"rows are left out: a value is missing, or a category has fewer than {MIN_COUNT} rows at the site."
+    notes = [f"Reference of {name}: {words[0]}." for name, words in texts.items()]
+    notes += [f"{each.summary.name}: {each.left_out:,} {reason}" for each in tables if each.left_out]
+    return Fit(title, RATIOS[kind], table, by_site, (*notes, *agreement.warnings(summaries)))
+
+
+class Point(NamedTuple):
+    """Where Newton's method is, and what it found there."""
+
+    place: np.ndarray
+    value: float = -np.inf
+    step: Any = 0.0  # the next one
+    inverse: Any = None  # of the second derivatives
+    flat: Any = None  # directions in which the value does not change
+
+
+def maximize(sums: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> list[Point]:
+    """Newton's method for several functions at once; `sums` has their values, gradients and negative second derivatives."""
+    points, d = [Point(place) for place in start], start.shape[1]
+    for _ in range(MOST):
+        for k, (value, *rest) in enumerate(sums(np.array([point.place + point.step for point in points]))):
+            point = points[k]
+            if not value >= point.value - 1e-12 * abs(value):
+                points[k] = point._replace(step=point.step / 2)
+                continue
+            gradient, curvature = np.array(rest[:d]), np.array(rest[d:]).reshape(d, d)
+            size = np.sqrt(np.where(np.diag(curvature) > 0, np.diag(curvature), 1))
+            eigenvalues, vectors = np.linalg.eigh(curvature / np.outer(size, size))
+            curved, directions = eigenvalues > SINGULAR, vectors / size[:, None]
+            inverse = (directions[:, curved] / eigenvalues[curved]) @ directions[:, curved].T
+            points[k] = Point(point.place + point.step, value, inverse @ gradient, inverse, directions[:, ~curved])
+        if max(np.abs(point.step).max() for point in points) < CONVERGED:
+            break
+    return points
+
+
+class Design:
+    """The likelihood of a regression on standardized inputs, and the way back to the units of the columns."""
+
+    def __init__(self, kind: str, encoding: Encoding):
+        if encoding.classes and len(encoding.classes) != 2:
+            raise InputError(f"Column '{encoding.target}' must have two values for a {kind} regression, such as 0 and 1.")
+        self.kind, self.encoding, self.names = kind, encoding, list(encoding.inputs)
+        is_linear, mean, scale = kind == "linear", np.asarray(encoding.mean), np.asarray(encoding.scale)
+        of_target = (encoding.target_mean, encoding.target_scale) if is_linear else (0, 1)
+        self.center, self.unit = (float(np.ravel(np.asarray(value))[0]) for value in of_target)
+        self.back = np.diag(1 / scale)  # from the coefficients of standardized inputs
+        if kind != "cox":
+            self.names, scale = [INTERCEPT, *self.names], np.append(1, scale)
+            self.back = np.column_stack([np.eye(len(self.names))[0], np.vstack([-mean @ self.back, self.back])])
+        self.back, self.scale = self.back * self.unit, scale / self.unit
+
+    def log_likelihood(self, table: Table) -> Callable[[np.ndarray], np.ndarray]:
+        """A function of the coefficients: the value at a site's rows, the gradient and the negative second derivatives."""
+        from statsmodels.duration.hazard_regression import PHReg
+        from statsmodels.genmod import families
+        from statsmodels.genmod.generalized_linear_model import GLM
+
+        inputs, labels = self.encoding.transform(table.rows.inputs).astype(np.float64), table.rows.labels
+        target = self.encoding.labels(labels) if self.encoding.classes else to_numbers(self.encoding.target, labels)
+        if self.kind == "cox":
+            model, options = PHReg(table.time, inputs, status=target, ties="efron"), {}
+        else:
+            kinds = {"logistic": families.Binomial, "linear": families.Gaussian, "poisson": families.Poisson}
+            inputs = np.column_stack([np.ones(len(inputs)), inputs])
+            model, options = GLM((target - self.center) / self.unit, inputs, family=kinds[self.kind]()), {"scale": 1.0}
+
+        def derivatives(point: np.ndarray) -> np.ndarray:
+            with np.errstate(all="ignore"):  # a step that is too long is halved
+                value, gradient, curvature = (f(point, **options) for f in (model.loglike, model.score, model.hessian))
+            return np.concatenate([[value], gradient, -np.ravel(curvature)])
+
+        return derivatives
+
+    def unknown(self, point: Point) -> np.ndarray:
+        """Which coefficients have no unique or no finite estimate."""
+        change = np.abs(self.back @ np.column_stack([point.flat, point.step])) * self.scale[:, None]
+        return (change > 1e-6 * np.maximum(change.max(0), 1)).any(1)
+
+    def estimate(self, point: Point, rows: int) -> pd.DataFrame:
+        """Coefficients in the units of the columns, NaN where there is none, with their errors and intervals."""
+        coefficients, covariance, freedom = self.back @ point.place, self.back @ point.inverse @ self.back.T, np.inf
+        coefficients[0] += self.center
+        if self.kind == "linear":
+            freedom = max(rows - len(self.names) + point.flat.shape[1], 0)
+            covariance *= max(-2 * point.value - rows * np.log(2 * np.pi), 0) / (freedom or np.nan)
+        coefficients[self.unknown(point)] = np.nan
+        errors = np.sqrt(np.diag(covariance)) + 0 * coefficients
+        table = pd.DataFrame({"input": self.names, "coefficient": coefficients, "standard_error": errors})
+        table["p"] = 2 * stats.t.sf(np.abs(coefficients / errors), freedom)
+        for end, width in {"": 0, "_low": -stats.t.ppf(0.975, freedom), "_high": stats.t.ppf(0.975, freedom)}.items():
+            table[f"coefficient{end}"] = coefficients + width * errors
+            if RATIOS[self.kind]:
+                table[f"{RATIOS[self.kind]}{end}".replace(" ", "_")] = np.exp(coefficients + width * errors)
+        return table
+
+
+def _over_sites(by_site: pd.DataFrame) -> pd.DataFrame:
+    """For each coefficient, the range of the fits without one site, and the mean of the sites' own by DerSimonian and Laird."""
+    numbered = by_site.assign(site=by_site.groupby("input").cumcount())
+    b, error, without = (numbered.pivot(index="site", columns="input", values=name) for name in BY_SITE[3:6])
+    w = 1 / error**2
+    freedom, q = b.count() - 1, (w * (b - (w * b).sum() / w.sum()) ** 2).sum()
+    between = ((q - freedom) / (w.sum() - (w**2).sum() / w.sum())).clip(lower=0)  # the variance; NaN for one site
+    weights = 1 / (error**2 + between)
+    columns = {
+        "random_effects": (weights * b).sum() / weights.sum(),
+        "random_effects_standard_error": weights.sum(min_count=1) ** -0.5,
+    }
+    columns |= {"i2_percent": 100 * (1 - freedom / q).clip(lower=0), "q_p": pd.Series(stats.chi2.sf(q, freedom), q.index)}
+    return pd.DataFrame(columns | {"without_one_site_low": without.min(), "without_one_site_high": without.max()})

@@ -1,0 +1,44 @@
+"""Tables on terminals and in pipes."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from dnasa.cli import rendering
+
+WORDS = ["method", "difference to the best", "validation accuracy", "diverged at", "stepsize"]
+TABLE = pd.DataFrame({name: ["D-SGT (diminishing)", "n^(1/4)/t^(3/4) sqrt(n/(t+1)) [-1.2, +3.4]"] for name in WORDS})
+
+
+@pytest.mark.parametrize("width", [50, 80, 300])
+def test_a_narrow_terminal_breaks_no_words(width: int, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(rendering, "console", Console(width=width, force_terminal=True, color_system=None))
+    rendering.print_table(TABLE, "A title")
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= width
+    words = {word for text in [*WORDS, *TABLE.to_numpy().ravel()] for word in text.split()}
+    assert words <= {*shown.split()}
+    assert shown.count("method") == shown.count("┏") == {50: 4, 80: 2, 300: 1}[width]  # the first column is in each
+    assert shown.count("A title") == 1
+
+
+def test_a_word_longer_than_half_the_line_is_broken(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(rendering, "console", Console(width=40, force_terminal=True, color_system=None))
+    rendering.print_table(pd.DataFrame({"folder": ["x" * 70], "state": ["done"]}), "Runs")
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 40
+    assert shown.count("x") == 70
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_mpirun_gets_no_escape_codes(launched: bool) -> None:
+    """It gives its processes a terminal, also where its own output is a file."""
+    code = "import pandas as pd; from dnasa.cli import rendering; rendering.print_table(pd.DataFrame({'a': [1]}), 'Title')"
+    env = os.environ | {"FORCE_COLOR": "1"} | ({"OMPI_COMM_WORLD_RANK": "0"} if launched else {})
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert ("\x1b" in done.stdout) is not launched

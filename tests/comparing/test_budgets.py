@@ -1,0 +1,135 @@
+"""Studies at equal bytes and equal predicted seconds, to which others add rules."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_resume import run
+
+from dnasa import rules
+
+STUDY = """
+problems = ["digits"]
+graphs = ["ring", "path"]
+partitions = ["by_label"]
+rules = ["dsgd:constant", "dsgt", "kgt", "d2", "dnasa"]
+model = "linear"
+steps = 24
+batch = 4
+nodes = 4
+seeds = 2
+etas = [0.1, 1]
+
+[budget.bytes]
+
+[budget.slow]
+compute = 0.01
+bandwidth = 1
+latency = 20
+"""
+MINE = """
+from dnasa import rules
+rules.rule("mine", title="Mine")(lambda eta: rules.dsgd(lambda t: eta(t) / 2))
+"""
+PLACE = ["graph", "budget"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("budgets")
+    (folder / "s.toml").write_text(STUDY)
+    done = run("study", "s.toml", "--out", "a", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "D2 needs all eigenvalues of W above -1/3" in done.stdout
+    assert "Average ranks" in done.stdout
+    assert "Stepsizes were chosen by the validation accuracy" in done.stdout
+    return folder
+
+
+def test_each_rule_takes_the_steps_that_the_budget_pays_for(whole: Path) -> None:
+    rows = pd.read_csv(whole / "a" / "results.csv").set_index(["rule", *PLACE]).steps
+    x, two, three = (arrays * 650 * 32 * 1514 / 1448 / 1e6 for arrays in (1, 2, 3))  # seconds to send them at 1 Mbit/s
+
+    def seconds(sending: float) -> float:
+        return 0.01 + 2 * 0.02 + 2 * sending  # a gradient, an announcement and a message, two neighbors
+
+    by_bytes = {"dsgd:constant": 24, "dsgt": 12, "dnasa": 8, "kgt": 24 * 10 // 2}
+    by_seconds = {"dsgd:constant": 24, "dsgt": 24 * seconds(x) / seconds(two), "dnasa": 24 * seconds(x) / seconds(three)}
+    for budget, expected in (("bytes", by_bytes), ("slow", by_seconds)):
+        for rule, steps in expected.items():
+            assert rows[rule, "ring", budget] == pytest.approx(steps, abs=1)
+    assert rows["dsgd:constant", "path", "bytes"] == 24 * 8 // 6  # a path of 4 has 6 ends of edges, a ring 8
+    assert ("d2", "ring", "bytes") not in rows.index
+    history = pd.read_csv(whole / "a" / "digits-ring-by_label-slow-dsgt" / "history.csv")
+    assert history.clock_seconds.max() <= 24 * seconds(x) + 0.05
+
+
+def test_a_rule_is_added_without_running_the_others(whole: Path, tmp_path: Path) -> None:
+    """As from a repository, which has the rows and no runs."""
+    shutil.copy(whole / "s.toml", tmp_path)
+    (tmp_path / "my_rule.py").write_text(MINE)
+    (tmp_path / "a").mkdir()
+    for name in ("results.csv", "files.json"):
+        shutil.copy(whole / "a" / name, tmp_path / "a")
+    done = run("study", "s.toml", "--out", "a", "--rules", "mine", "--plugin", "my_rule.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    ran = {line.split(": ")[0].rpartition(", ")[2] for line in done.stdout.splitlines() if line.startswith("[")}
+    assert ran == {"mine"}
+    before, after = (pd.read_csv(folder / "a" / "results.csv") for folder in (whole, tmp_path))
+    pd.testing.assert_frame_equal(after[after.rule != "mine"].reset_index(drop=True), before)
+    table = pd.read_csv(tmp_path / "a" / "table.csv").set_index(["rule", *PLACE])
+    same = pd.read_csv(whole / "a" / "table.csv").set_index(["rule", *PLACE])
+    pd.testing.assert_series_equal(table["mean"].reindex(same.index), same["mean"])
+    assert len(table) == len(same) + 4
+    del rules.RULES["mine"]
+    again = run("study", "s.toml", "--out", "a", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "mine (diminishing)" in again.stdout  # the rows of others are shown without their plugins, too
+    assert not any(line.startswith("[") for line in again.stdout.splitlines())
+
+
+def test_the_table_has_the_paired_differences_of_the_runs(whole: Path) -> None:
+    rows = pd.read_csv(whole / "a" / "results.csv").replace("dsgd:constant", "dsgd")
+    rows = rows.set_index(["rule", *PLACE])[["seed 0", "seed 1"]]
+    table = pd.read_csv(whole / "a" / "table.csv").set_index(["rule", *PLACE])
+    for place, cell in table.groupby(level=PLACE):
+        best = cell[cell.best].index[0]
+        for key in cell.index:
+            assert cell.difference[key] == pytest.approx(np.mean(rows.loc[key] - rows.loc[best]), abs=1e-6), place
+
+
+def test_rows_with_other_settings_are_not_used(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole / "a", tmp_path / "a", ignore=lambda folder, names: [name for name in names if "-" in name])
+    (tmp_path / "s.toml").write_text(STUDY.replace("steps = 24", "steps = 12").replace('"ring", "path"', '"ring"'))
+    done = run("study", "s.toml", "--out", "a", cwd=tmp_path)
+    assert "[1/10] digits, ring, by_label, bytes, dsgd:constant: 4 runs of 12 steps" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("steps = 24", 'steps = 24\nfigure = "curves"'), "figure and x have no effect with budgets"),
+        (("latency = 20", "latency = -1"), "latency: Input should be greater than or equal to 0"),
+    ],
+)
+def test_mistakes_in_a_budget_are_named(change: tuple[str, str], words: str, tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(STUDY.replace(*change))
+    done = run("study", "s.toml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [(("budget", "bag"), "it has no column budget"), ((",24,", ",many,"), "Unable to parse string 'many'")]
+)
+def test_a_damaged_file_of_results_is_refused(change: tuple[str, str], words: str, whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole / "a", tmp_path / "a")
+    results = tmp_path / "a" / "results.csv"
+    results.write_text(results.read_text().replace(*change))
+    done = run("study", whole / "s.toml", "--out", tmp_path / "a")
+    assert done.returncode == 2
+    assert f"results.csv cannot be read: {words}" in done.stderr
+    assert "Restore the file, or delete it" in done.stderr

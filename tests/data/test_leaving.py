@@ -1,0 +1,108 @@
+"""What leaves a site, and what others are shown, tells nothing of fewer rows than the minimum count."""
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dnasa.core import InputError
+from dnasa.data import agreement
+from dnasa.data.loading import split
+from dnasa.data.rows import Rows, from_frame
+from dnasa.data.summaries import Summary, make_encoding, summarize
+
+SHARES = (0.5, 0.25, 0.1, 0.05, 0.05, 0.02, 0.02, 0.01)
+
+
+def words(rng: np.random.Generator, rows: int, site: int, column: str) -> np.ndarray:
+    """A few frequent words and rare ones, some of them those of other sites; none is a part of another."""
+    names = [f"zq{column}{i}{'s' if i < 2 else site}x" for i in range(len(SHARES))]
+    return rng.choice(names, rows, p=SHARES)
+
+
+def random_table(rng: np.random.Generator, site: int) -> pd.DataFrame:
+    rows = int(rng.integers(6, 120))
+    frame = pd.DataFrame({"real": rng.lognormal(5, 2, rows), "flag": (rng.random(rows) < rng.random() / 9).astype(float)})
+    frame["tail"] = np.where(np.arange(rows) < rng.integers(0, 12), rng.random(rows), 0.0)
+    frame["few"] = np.where(np.arange(rows) < rng.integers(0, 12), rng.random(rows), np.nan)
+    frame["ward"], frame["town"] = words(rng, rows, site, "w"), words(rng, rows, site, "t")
+    for name in ("real", "flag", "town"):
+        frame.loc[frame.index[: rng.integers(0, 9)], name] = np.nan
+    frame["kind"] = rng.choice(["zqnox", "zqyesx", f"zqrare{site}x"], rows, p=[0.7, 0.29, 0.01])
+    if rng.random() < 0.2:
+        frame["note"] = [f"zqnote{i}x" for i in range(rows)]
+    if rng.random() < 0.1:
+        frame["kind"] = (frame["kind"] == "zqyesx").astype(int)
+    return frame.sample(frac=1, random_state=int(rng.integers(99))).reset_index(drop=True)
+
+
+def allowed(counts: Any, min_count: int) -> bool:
+    return all(count <= 0 or count >= min_count for count in counts)
+
+
+def check_sent(sent: dict[str, Any], train: Rows, labels: pd.Series, min_count: int) -> None:
+    text, rows = json.dumps(sent), sent["rows"]
+    numbers = set(re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", text))
+    of_classes = Counter(labels)
+    for column in sent["columns"]:
+        values = train.inputs[column["name"]]
+        rare = [value for value, count in Counter(values.dropna()).items() if count < min_count]
+        if column["kind"] == "text":
+            assert not set(re.findall(r"zq\w+", text)) & {*rare}
+            assert allowed(column["counts"].values(), min_count)
+            assert allowed([rows - sum(column["counts"].values())], min_count)
+        else:
+            n, mean = column["moments"]["n"], column["moments"]["mean"]
+            assert not numbers & {repr(float(value)) for value in rare if value % 1}
+            assert allowed([n, rows - n, *column["counts"].values()], min_count)
+            if column["name"] == "flag":
+                assert allowed([round(mean * n), n - round(mean * n)], min_count)
+            if column["name"] == "tail" and 0 < (values != 0).sum() < min_count:
+                assert mean == 0
+    assert allowed(sent["target"]["counts"], min_count)
+    assert not {word for word, count in of_classes.items() if count < min_count} & {*sent["target"]["values"]}
+
+
+@pytest.mark.parametrize("tables", [30, pytest.param(200, marks=pytest.mark.long)])
+def test_nothing_of_few_rows_leaves_random_tables(tables: int) -> None:
+    rng, sent, kinds = np.random.default_rng(0), 0, list[str]()
+    others: list[Summary] = []
+    for _ in range(tables):
+        min_count, site = int(rng.integers(2, 9)), len(others)
+        rows = from_frame(random_table(rng, site), "kind", "the table")
+        try:
+            train, test = split(rows, None)
+            summary = summarize(train, test, None, min_count)._replace(name=f"site{site}")
+        except InputError as error:  # this site's own line; the others are told its kind
+            kinds.append(error.kind)
+            continue
+        check_sent(summary.to_json(), train, rows.labels, min_count)
+        sent += 1
+        others.append(Summary.from_json(json.loads(json.dumps(summary.to_json()))))
+        if len(others) < 3:
+            continue
+        shown = []
+        try:
+            together = agreement.aligned(others)
+            shown = agreement.warnings(together)
+            agreement.check_classes(together)
+            make_encoding(together[0].merged(together[1]).merged(together[2]), None)
+        except InputError as error:
+            shown.append(str(error))
+        assert not any("zq" in line for line in shown), shown
+        others = []
+    assert not any(re.search(r"zq|\d{2}", kind) for kind in kinds)
+    assert min(sent, sum(map(bool, kinds))) > tables // 10
+
+
+def test_nothing_is_said_of_missing_values_of_test_rows() -> None:
+    frame = pd.DataFrame({"dose": np.arange(40) / 7, "ward": ["a", "b"] * 20, "y": ["n", "m"] * 20})
+    train, full = (from_frame(part, "y", "the table") for part in (frame[:30], frame[30:]))
+    gaps = from_frame(frame[30:].assign(dose=np.nan, ward=["a", None] * 5), "y", "the table")
+    assert summarize(*split(train, gaps), None, 5) == summarize(*split(train, full), None, 5)
+    with pytest.raises(InputError, match="test rows have no column 'dose'"):
+        split(train, from_frame(frame[["ward", "y"]], "y", "the table"))

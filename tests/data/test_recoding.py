@@ -1,0 +1,144 @@
+"""Tables that hospitals wrote differently: what is said of them, and how labels and recode.toml mend them."""
+
+import re
+import runpy
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_data_command import Run, run
+from test_own_data import encoding_of
+from thread_network import run_threads
+
+from dnasa import data, topology
+from dnasa.communication import Network
+from dnasa.core import InputError
+from dnasa.data.duplicates import count_duplicates
+from dnasa.data.recoding import as_recode
+
+assert run  # a fixture
+ROOT = Path(__file__).parents[2]
+NAMES = ("berlin", "bonn", "lyon", "oslo", "paris")
+PAGE = (ROOT / "docs" / "tutorial-hospitals.md").read_text()
+TEXT = re.findall(r"^# recode.toml\n.*?(?=^```)", PAGE, re.S | re.M)[0]
+RECODE: Any = tomllib.loads(TEXT)
+LABELS = RECODE | {"sites": {name: {"labels": site.get("labels", {})} for name, site in RECODE["sites"].items()}}
+WARNED = (
+    "Column 'lactate' of oslo has -999 in",
+    "Column 'sex' of oslo has categories that no other site has",
+    "Column 'severity' of oslo has categories that other sites write with other capitals",
+    "Column 'creatinine' of lyon has mean",
+    "Column 'heart_rate' of oslo has one value only",
+    "Column 'albumin' of bonn is empty",
+)
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hospitals")
+    for name, messy in {"clean": False, "messy": True}.items():
+        runpy.run_path(str(ROOT / "examples" / "five_hospitals.py"))["make"](folder / name, messy)
+    return folder
+
+
+def read(folder: Path, recode: Any = None) -> data.Dataset:
+    options: Any = {"id_column": "patient", "drop_columns": "admitted", "recode": recode}
+    return data.from_shards(folder, range(5), 5, "died", **options)[0]
+
+
+def test_what_a_consortium_gets_wrong_is_named_and_mended(hospitals: Path) -> None:
+    assert read(hospitals / "clean").warnings == ()
+    with pytest.raises(
+        InputError, match=r"^paris.csv: .* the class 'noo' in fewer than 5 rows: .* --labels noo=OTHER"
+    ) as refused:
+        read(hospitals / "messy")
+    assert refused.value.kind == "a class of fewer than 5 rows"
+    with pytest.raises(InputError, match=r"^lyon.csv: Column 'died' has the label '2' \(row \d+\), which --labels"):
+        read(hospitals / "messy", as_recode(None, "no=0,yes=1,noo=0"))
+    warned = read(hospitals / "messy", LABELS).warnings
+    assert all(any(line.startswith(words) for line in warned) for words in WARNED), warned
+    rows = read(hospitals / "messy", RECODE)
+    assert [re.sub(r"(one value|empty).*", r"\1", line) for line in rows.warnings] == [
+        "Column 'heart_rate' of oslo has one value",
+        "Column 'albumin' of bonn is empty",
+    ]
+    encoding = encoding_of(rows)
+    assert encoding.classes == ("no", "yes")
+    assert encoding.inputs == encoding_of(read(hospitals / "clean")).inputs
+    assert type(encoding).from_json(encoding.to_json()).recode == encoding.recode
+
+
+def test_each_site_keeps_what_all_were_recoded_with(hospitals: Path) -> None:
+    def recoded(network: Network) -> Any:
+        options: Any = {"id_column": "patient", "drop_columns": "admitted", "recode": RECODE}
+        gather = network.processes.allgather_text
+        return encoding_of(
+            data.from_shards(hospitals / "messy", network.local_nodes, 5, "died", None, gather, **options)[0]
+        ).recode
+
+    recode = encoding_of(read(hospitals / "messy", RECODE)).recode
+    assert recode is not None
+    assert list(recode.sites) == list(NAMES)
+    assert run_threads(topology.complete(5), recoded) == [recode] * 5
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_sites_learn_which_of_their_own_rows_others_have(hospitals: Path, tmp_path: Path, kind: str) -> None:
+    clean, names = [pd.read_csv(hospitals / "clean" / f"{name}.csv") for name in ("berlin", "lyon")], ["berlin", "lyon"]
+    clean[1] = pd.concat([clean[1][:50], clean[0][7:99:9], clean[1][50:]])
+    for name, frame in zip(names, clean, strict=True):
+        save = frame.to_parquet if kind == "parquet" else frame.to_csv
+        save(tmp_path / f"{name}.{kind}", index=False)
+    rows, shards = data.from_shards(tmp_path, range(2), 2, "died", drop_columns="admitted,patient")
+    _, sentences = count_duplicates(rows, shards, lambda own, read: [read(own)], 5)
+    numbers = [list(map(int, re.findall(r"(?<= )\d+(?=[,.])", line.split("header:")[1]))) for line in sentences]
+    assert numbers == [list(range(8, 100, 9)), list(range(51, 62))]
+    assert [line.split()[2] for line in sentences] == names
+    assert count_duplicates(rows, shards, lambda own, read: [read(own)], 12)[1] == [], "too few to be told"
+
+
+def test_flipped_classes_are_asked_about(hospitals: Path) -> None:
+    recode = {"labels": {"no": "no", "yes": "yes"}, "sites": {"oslo": {"labels": {"no": "yes", "yes": "no"}}}}
+    assert read(hospitals / "clean", recode).warnings == (
+        "The classes in column 'died' of oslo are about as frequent as the opposite ones elsewhere: flipped?",
+    )
+
+
+@pytest.mark.parametrize(
+    ("recode", "words"),
+    [
+        ({"unit": {}}, "unit: Extra inputs are not permitted. A file of --recode has the sections"),
+        ({"units": {"age": {"factor": "x"}}}, "units.age.factor: Input should be a valid number"),
+        ({"units": {"sex": {"factor": 2}}}, "berlin.csv: Column 'sex' must hold numbers; row 1 has"),
+        ({"columns": {"alter": "Age"}}, "berlin.csv has neither column 'alter' and 'Age'"),
+        ({"missing": {"alter": [9]}}, "berlin.csv has no column 'alter', which the file of --recode names"),
+        ({"sites": {"rome": {}}}, "The file of --recode names rome, which is no site"),
+    ],
+)
+def test_a_wrong_recoding_gets_one_line(hospitals: Path, recode: Any, words: str) -> None:
+    with pytest.raises(InputError, match=re.escape(words)):
+        read(hospitals / "clean", recode)
+
+
+def test_new_rows_are_recoded_like_the_training_rows(hospitals: Path, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "recode.toml").write_text(TEXT)
+    options = "--target died --id-column patient --drop-columns admitted --steps 20 --model linear".split()
+    words = ("--shard-dir", hospitals / "messy", "--recode", tmp_path / "recode.toml", "--out", tmp_path / "run")
+    assert run("train", *options, *words)[0] == 0
+    for name, site in {"clean": "berlin", "messy": "lyon"}.items():
+        out = "--site", site, "--out", tmp_path / f"{name}.csv"
+        code, _, err = run("predict", tmp_path / "run", hospitals / name / "lyon.csv", *out)
+        assert code == 0
+        assert ("The rows of lyon.csv are recoded as the training rows of lyon were.\n" in err) == (site == "lyon")
+    for more, message in {
+        (): f"give --site (in Python, load(..., site=)), one of {', '.join(NAMES)}.",
+        ("--site", "rome"): "'rome'",
+    }.items():
+        code, _, err = run("predict", tmp_path / "run", hospitals / "clean" / "lyon.csv", *more)
+        assert code == 2
+        assert message in err
+    clean, messy = (pd.read_csv(tmp_path / f"{name}.csv").p_yes for name in ("clean", "messy"))
+    np.testing.assert_allclose(clean, messy, atol=1e-3)

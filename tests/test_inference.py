@@ -1,0 +1,205 @@
+"""Regressions over sites against statsmodels on the rows of all sites in one place."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from statsmodels.duration.hazard_regression import PHReg
+from test_cli import refused
+from thread_network import run_threads
+
+import dnasa
+from dnasa.cli import app
+from dnasa.communication import Network
+from dnasa.core import InputError
+from dnasa.inference import Fit, fit
+
+INPUTS = ["age", "ward", "dose"]
+TARGETS = {"logistic": "died", "linear": "pressure", "poisson": "visits", "cox": "died"}
+
+
+def hospitals() -> dict[str, pd.DataFrame]:
+    """Tables with gaps, text, tied times and a column far from 0."""
+    frames, rng = {}, np.random.default_rng(0)
+    for name, rows in {"bonn": 150, "lyon": 120, "oslo": 90}.items():
+        frame = pd.DataFrame({"age": rng.normal(60, 10, rows), "ward": rng.choice(["icu", "er", "home"], rows)})
+        frame["dose"] = 1e4 + rng.exponential(20, rows)
+        risk = 0.05 * (frame.age - 60) + 0.5 * (frame.ward == "icu") + 0.01 * (frame.dose - 1e4)
+        frame["died"] = np.where(rng.random(rows) < 1 / (1 + np.exp(0.5 - risk)), "yes", "no")
+        frame["pressure"] = 120 + 3 * risk + rng.normal(size=rows)
+        frame["visits"] = rng.poisson(np.exp(2 + 0.2 * risk))
+        frame["days"] = np.ceil(rng.exponential(10 * np.exp(-risk)))
+        frames[name] = frame.mask(rng.random(frame.shape) < 0.02)
+    return frames
+
+
+def of(kind: str, frames: dict[str, pd.DataFrame], network: Network | None = None) -> Fit:
+    time = "days" if kind == "cox" else None
+    columns = [*INPUTS, TARGETS[kind], *([time] if time else [])]
+    return fit(kind, {name: frame[columns] for name, frame in frames.items()}, TARGETS[kind], time, network)
+
+
+def pooled(kind: str, frames: dict[str, pd.DataFrame]) -> Any:
+    """The twin: complete rows of all sites in one place."""
+    rows = pd.concat([frame.assign(site=name) for name, frame in frames.items()])
+    rows = rows.dropna(subset=[*INPUTS, TARGETS[kind], *(["days"] if kind == "cox" else [])])
+    X = pd.DataFrame({"age": rows.age, "home": rows.ward == "home", "icu": rows.ward == "icu", "dose": rows.dose - 1e4})
+    X, died = X.astype(float), (rows.died == "yes").astype(int)
+    if kind == "cox":
+        return PHReg(rows.days, X, status=died, strata=rows.site, ties="efron").fit()
+    if kind == "linear":
+        return sm.OLS(rows.pressure, sm.add_constant(X)).fit()
+    families = {"logistic": sm.families.Binomial(), "poisson": sm.families.Poisson()}
+    return sm.GLM(died if kind == "logistic" else rows.visits, sm.add_constant(X), family=families[kind]).fit(tol=1e-12)
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_estimates_are_those_of_all_rows_in_one_place(kind: str) -> None:
+    frames = hospitals()
+    found, twin, slopes = of(kind, frames), pooled(kind, frames), slice(None if kind == "cox" else 1, None)
+    table = found.table[slopes]
+    assert list(table.input) == ["age", "ward=home", "ward=icu", "dose"], "the first category is the reference"
+    intervals = np.asarray(twin.conf_int())[slopes]
+    np.testing.assert_allclose(table.filter(regex="coefficient_"), intervals, rtol=2e-5)
+    for name, expected in {"coefficient": twin.params, "standard_error": twin.bse, "p": twin.pvalues}.items():
+        np.testing.assert_allclose(table[name], np.asarray(expected)[slopes], rtol=2e-5, err_msg=name)
+    if kind != "linear":
+        np.testing.assert_allclose(table[found.ratio.replace(" ", "_")], np.exp(table.coefficient))
+
+
+def test_fits_without_a_site_and_their_random_effects_are_those_of_twins() -> None:
+    frames, own = hospitals(), []
+    found = of("cox", frames)
+    for name, some in found.sites.groupby("site"):
+        alone, others = (pooled("cox", {k: frames[k] for k in frames if (k == name) == is_own}) for is_own in (True, False))
+        np.testing.assert_allclose(some[["coefficient", "coefficient_without"]].T, [alone.params, others.params], rtol=1e-4)
+        np.testing.assert_allclose(some.standard_error_without, others.bse, rtol=1e-4)
+        own.append((alone.params, alone.bse))
+    b, errors = np.array(own).swapaxes(0, 1)
+    w = 1 / errors**2
+    q = (w * (b - (w * b).sum(0) / w.sum(0)) ** 2).sum(0)
+    tau2 = np.maximum(0, (q - 2) / (w.sum(0) - (w**2).sum(0) / w.sum(0)))
+    weights = 1 / (1 / w + tau2)
+    assert 0 < (tau2 > 0).sum() < 4
+    np.testing.assert_allclose(found.table.random_effects, (weights * b).sum(0) / weights.sum(0), rtol=1e-3)
+    np.testing.assert_allclose(found.table.random_effects_standard_error, weights.sum(0) ** -0.5, rtol=1e-3)
+
+
+def test_processes_get_the_result_of_one_process() -> None:
+    frames = hospitals()
+
+    def work(network: Network) -> Fit:
+        return of("logistic", {name: frames[name] for name in [*frames][network.rank : network.rank + 1]}, network)
+
+    expected = of("logistic", frames)
+    for found in run_threads(dnasa.topology.complete(3), work):
+        pd.testing.assert_frame_equal(found.table, expected.table, rtol=1e-8)
+        assert found.title == expected.title
+
+
+def test_nothing_about_few_rows_or_events_leaves_a_site() -> None:
+    frame, sent = hospitals()["bonn"][[*INPUTS, "died"]], list[str]()
+    network = dnasa.connect(dnasa.topology.complete(1), "simulated")
+    spying = replace(network, processes=replace(network.processes, allgather_text=lambda text: sent.append(text) or [text]))  # type: ignore[func-returns-value]
+    found = of("logistic", {"bonn": frame.assign(ward=frame.ward.where(frame.index >= 4, "hospice"))}, spying)
+    assert "hospice" not in sent[0]
+    rows = len(frame[4:].dropna())
+    assert json.loads(sent[0])[1][0][0] == rows
+    assert f"bonn: {len(frame) - rows} rows are left out" in found.notes[1]
+    few = pd.DataFrame({"age": np.arange(99) / 2, "ward": "er", "dose": 1.0, "died": ["yes"] * 4 + ["no"] * 95})
+    with pytest.raises(InputError, match="has the class 'yes' in fewer than 5 rows"):
+        of("logistic", {"bonn": few}, spying)
+    assert len(sent) == 1
+
+
+def test_messy_tables_are_recoded_first_and_a_dry_run_sends_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    clean = {name: frame[[*INPUTS, "died"]] for name, frame in hospitals().items()}
+    messy = clean | {
+        "lyon": clean["lyon"].assign(dose=clean["lyon"].dose * 1e3, died=clean["lyon"].died.replace({"yes": "dead"}))
+    }
+    recode = {
+        "sites": {"lyon": {"units": {"dose": {"factor": 1e-3}}, "labels": {"dead": "yes"}}},
+        "labels": {"no": "no", "yes": "yes"},
+    }
+    expected = fit("logistic", clean, "died")
+    pd.testing.assert_frame_equal(fit("logistic", messy, "died", recode=recode).table, expected.table)
+    with pytest.raises(InputError, match="names rome, which is no site"):
+        fit("logistic", clean, "died", recode={"sites": {"rome": {}}})
+    for name, frame in messy.items():
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    shared = ["fit", "logistic", "--shard-dir", str(tmp_path), "--target", "died", "--labels", "no=no,yes=yes,dead=yes"]
+    app([*shared, "--dry-run"], standalone_mode=False)
+    out = capfd.readouterr().out
+    assert "Nothing was sent" in out
+    assert "odds ratio" not in out
+
+
+def test_two_fits_of_a_site_differ_in_no_row_or_in_five(tmp_path: Path) -> None:
+    frame, sent = hospitals()["bonn"][["age", "dose", "died"]].dropna().reset_index(drop=True), list[str]()
+    network = dnasa.connect(dnasa.topology.complete(1), "simulated")
+
+    def fitted(changed: pd.DataFrame, own_folders: bool = True) -> Fit:
+        spying = replace(network.processes, own_folders=own_folders, allgather_text=lambda text: sent.append(text) or [text])  # type: ignore[func-returns-value]
+        return fit("logistic", {"bonn": changed}, "died", network=replace(network, processes=spying), keys=tmp_path)
+
+    def lab(missing: int) -> pd.DataFrame:
+        return frame.assign(dose=frame.dose.where(frame.index >= missing))
+
+    fitted(lab(2), own_folders=False)  # a dry run
+    assert not [*tmp_path.iterdir()]
+    fitted(frame)
+    begun = len(sent)
+    for few in (
+        lab(1),
+        lab(4),
+        frame[1:],
+        pd.concat([frame, frame[:2]]),
+        frame.assign(age=frame.age.where(frame.index > 0, 50)),
+    ):
+        with pytest.raises(InputError, match=r"differ from those of an earlier fit in [1-4]: ") as refused:
+            fitted(few)
+        assert refused.value.kind == "its rows differ from those of an earlier fit in fewer than 5"
+    assert len(sent) == begun
+    fitted(lab(5))
+    fitted(frame.sample(frac=1, random_state=0))  # the same rows
+    with pytest.raises(InputError, match="in 2: "):
+        fitted(lab(7))  # compared with the second
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"twice": lambda f: 2 * f.age - 1}, "no estimate for age, twice: "),
+        ({"same": 1}, "no estimate for same: "),
+        ({"ward": lambda f: np.where((f.died == "yes") & (f.index % 2 == 0), "morgue", "er")}, "no estimate for ward=morgue: "),
+    ],
+)
+def test_columns_without_an_estimate_are_named(change: Any, message: str) -> None:
+    frames = {name: frame.assign(**change)[[*INPUTS, "died", *({*change} - {*INPUTS})]] for name, frame in hospitals().items()}
+    with pytest.raises(InputError, match=message):
+        fit("logistic", frames, "died")
+
+
+def test_the_command_writes_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sites").mkdir()
+    for name, frame in hospitals().items():
+        frame.to_csv(tmp_path / "sites" / f"{name}.csv", index=False)
+    words = ["--shard-dir", tmp_path / "sites", "--target", "died", "--drop-columns", "pressure,visits"]
+    app([str(word) for word in ["fit", "cox", *words, "--time", "days", "--out", tmp_path / "out"]], standalone_mode=False)
+    assert "hazard ratio" in capfd.readouterr().out
+    expected = of("cox", hospitals())
+    written = [pd.read_csv(tmp_path / "out" / f"{name}.csv") for name in ("coefficients", "sites")]
+    pd.testing.assert_frame_equal(written[0], expected.table, rtol=1e-6)
+    pd.testing.assert_frame_equal(written[1], expected.sites, rtol=1e-6)
+    written_tex = (tmp_path / "out" / "coefficients.tex").read_text()
+    assert r"$<$0.001" in written_tex
+    assert "Reference of ward: er." in written_tex
+    assert re.search(r"age & \d\.\d{3} & \d\.\d{3} to \d\.\d{3} &", written_tex)
+    for wrong, message in {"cox": "needs --time", "logit": "Did you mean logistic?", "poisson": "must hold counts"}.items():
+        assert message in refused(["fit", wrong, *words[:2], "--target", "pressure"], monkeypatch, capfd)
