@@ -136,6 +136,7 @@ class Processes:
         shards: How many processes hold the node of this one together, each with a shard of it.
         sum_shards: The sum over these processes; it may overwrite its argument.
         membership: What changes when processes come and go.
+        last_step: Where a run stops at the latest, as a dry run does; None: at its last step.
         own_folders: Whether each process keeps the run in a folder of its own, as sites do; otherwise the first does for all.
     """
 
@@ -152,6 +153,7 @@ class Processes:
     shards: int = 1
     sum_shards: Callable[[Array], Array] = lambda a: a
     membership: Membership = Membership()
+    last_step: int | None = None
     own_folders: bool = False
 
     def mean_of_shards(self, a: Array) -> Array:

@@ -90,6 +90,13 @@ def test_a_rule_is_added_without_running_the_others(whole: Path, tmp_path: Path)
     assert not any(line.startswith("[") for line in again.stdout.splitlines())
 
 
+def test_an_unknown_rule_is_refused_before_anything_is_run(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(STUDY)
+    done = run("study", "s.toml", "--rules", "nothing", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Unknown rule 'nothing'" in done.stderr
+
+
 def test_the_table_has_the_paired_differences_of_the_runs(whole: Path) -> None:
     rows = pd.read_csv(whole / "a" / "results.csv").replace("dsgd:constant", "dsgd")
     rows = rows.set_index(["rule", *PLACE])[["seed 0", "seed 1"]]

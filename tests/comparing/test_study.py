@@ -378,12 +378,12 @@ def test_our_studies_can_be_read(path: Path) -> None:
 
 
 @pytest.mark.docs
-def test_the_example_of_the_documentation_works(tmp_path: Path) -> None:
-    (example,) = blocks("docs/studies.md", "toml")
+@pytest.mark.parametrize("example", blocks("docs/studies.md", "toml"), ids=["cells", "budgets"])
+def test_the_examples_of_the_documentation_work(example: str, tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text(example)
     done = run("study", "my.toml", "--quick", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    name = tomllib.loads(example)["name"]
+    name = tomllib.loads(example).get("name", "my")
     assert (tmp_path / "studies" / f"{name}-quick" / "table.csv").exists()
 
 

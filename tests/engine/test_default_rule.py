@@ -1,5 +1,6 @@
 """The rule of `solve` where none is named: AdGT with full gradients, else D-NASA."""
 
+import warnings
 from pathlib import Path
 from runpy import run_path
 from types import SimpleNamespace
@@ -75,3 +76,12 @@ def test_nodes_of_very_different_scales_converge(graph: topology.Topology) -> No
     problem = Custom(lambda x, i, rng: factors[i] * (x - i), np.zeros(2))
     result = dnasa.solve(problem, graph, steps=300, evaluate=[300], progress=False)
     np.testing.assert_allclose(result.x, factors @ np.arange(8) / factors.sum(), atol=1e-3)
+
+
+def test_a_run_that_ends_far_from_the_minimum_says_so() -> None:
+    with pytest.warns(UserWarning, match=r"still has 0\.\d+ of its length at the start: .* Take more than 8 steps"):
+        dnasa.solve(pull(), topology.ring(4), steps=8, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dnasa.solve(pull(), topology.ring(4), steps=60, progress=False)
+        dnasa.solve(pull((3,)), topology.ring(4), steps=8, progress=False)  # noisy: it has no such measure

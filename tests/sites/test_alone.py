@@ -72,7 +72,8 @@ def test_a_dry_run_prepares_the_data_as_the_real_run_does(home: Path) -> None:
     (home / "data" / "paris.csv").write_text("a,y\n" + rows)
     done = train(home, "--shard-dir data --target y --dry-run")  # its few steps are fewer than five passes
     assert '"patience": 40' in done.stdout, "it stops early"
-    assert "with 40 steps and with the table of this site" in " ".join(done.stdout.split())
+    assert '"steps": 1000' in done.stdout, "the settings are those of the real run"
+    assert "in 40 of 1,000 steps" in " ".join(done.stdout.split())
 
 
 def test_sites_do_not_use_another_engine(tmp_path: Path) -> None:

@@ -58,13 +58,11 @@ def train(context: typer.Context, options: Options) -> None:
     method = inputs.method(options)
     source, shared = inputs.prepare(begun, check=partial(check, **method))
     network = shared["network"]
-    if options.dry_run:  # the data are those of the real run
-        shared["steps"] = min(options.steps, inputs.DRY_STEPS)
     result = trained.saved(shared) or solve(source.problem, **method, **shared)
     if options.dry_run:
         trained.save(None, source, result, network)
         inputs.set_output(options, writes=True)
-        return rendering.print_dry_run(network, shared["steps"])
+        return rendering.print_dry_run(network, options.steps)
     inputs.set_output(options, result.writes)
     names = network.processes.names or source.sites
     rendering.print_lost_nodes(result.settings, names)

@@ -31,7 +31,6 @@ OF_DATA = (  # options without effect on a synthetic problem
     *("target", "task", "drop_columns", "id_column", "labels", "recode", "min_count", "shard_dir", "partition"),
     *("model", "weights_by", "class_weight", "early_stopping", "device", "epsilon"),
 )
-DRY_STEPS = 40  # K-GT needs that many to send something
 
 
 class Begun(NamedTuple):

@@ -158,6 +158,7 @@ def print_dry_run(network: "Network", steps: int = 0) -> None:
             print_line(f"Text to {line['to']}: {line['text']}".replace("}, ", "},\n  "))
     if not steps:
         return print_line("Nothing was sent.")
+    shown = min(steps, network.processes.last_step or steps)
     rows = [
         {
             "what": line["kind"],
@@ -165,16 +166,16 @@ def print_dry_run(network: "Network", steps: int = 0) -> None:
             "arrays": ", ".join(f"{array['dtype']} {tuple(array['shape'])}" for array in line["arrays"]),
             "messages": line["messages"],
             "bytes": line["bytes"],
-            "bytes per step": f"{line['bytes'] / steps:,.0f}" if line["kind"] == "exchange" else "",
+            "bytes per step": f"{line['bytes'] / shown:,.0f}" if line["kind"] == "exchange" else "",
         }
         for line in lines
     ]
     table = pd.DataFrame(rows).groupby(["what", "to", "arrays"], sort=False, as_index=False).sum()
-    print_table(table, f"What this process would send in {steps} steps")
+    print_table(table, f"What this process would send in {shown} of {steps:,} steps")
     if network.processes.names:
         print_line(
-            f"Texts are those of a run with {steps} steps and with the table of this site at all sites: its summary leaves "
-            "word for word, the settings have the real steps, and the cells of the final test scores are known only at the end."
+            "The texts about this site's table and the settings leave word for word. What follows from all tables is shown as "
+            "if the others were like this one's, and the final tests as after these steps."
         )
     print_line(
         "Nothing was sent. Means of models and metrics are sent at evaluations, the model at the end (gather). A checkpoint "

@@ -69,9 +69,9 @@ def left_out(cell: Cell) -> dict[str, str]:
     """The rules that W does not suit, each with a line that says why."""
     network, reasons = connect(cell), {}
     for rule in cell.settings["rules"]:
-        name = title(split_schedule(rule)[0])
+        name, made = title(split_schedule(rule)[0]), example(rule)
         try:
-            check_weights(example(rule), network.topology, network.settings.rounds, name, network.settings.every)
+            check_weights(made, network.topology, network.settings.rounds, name, network.settings.every)
         except InputError as error:
             reasons[rule] = str(error)
     return reasons

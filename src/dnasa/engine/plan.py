@@ -49,6 +49,7 @@ class Plan(NamedTuple):
     topology: "Topology"  # at the start, before any process is lost
     network: Network
     groups: list[VariantGroup]
+    full_gradients: bool  # whether the rule was chosen because gradients have no noise
     x: list[Array]  # where each group starts, (variants, seeds, k, d)
     seeds: list[int]
     steps: int
@@ -86,12 +87,13 @@ def make_plan(
     points = _starting_points(problem, topology, seeds, start)
     first = _local_rows(points, network)
     prox, every = _prox(problem, first, network), network.settings.every
-    if (
+    full = (
         rule is None
         and problem.privacy is None
         and _suits_full_gradients(network, options)
         and _has_full_gradients(problem, network, first, seeds)
-    ):
+    )
+    if full:
         runs = check_method(FULL_GRADIENT_RULE, eta, steps)
     groups = registry.groups(runs, topology.nodes, steps, first, problem.layout, prox, every)
     if options.weight_decay:
@@ -106,6 +108,7 @@ def make_plan(
         topology,
         network,
         groups,
+        full,
         [concatenate([first] * group.size) for group in groups],
         seeds,
         steps,

@@ -21,6 +21,7 @@ from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, first_snapshot
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Recorder
+from dnasa.runs.metrics import squared_length
 from dnasa.runs.progress import make_progress
 from dnasa.runs.result import Result
 from dnasa.runs.session import Session
@@ -31,6 +32,7 @@ from dnasa.runs.worsening import Worsening
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
 
+REMAINING = 1e-3  # of the gradient at the start: with more at the end, a run of full gradients is warned about
 UNEVEN = 100  # times as many rows as another node has, for a warning
 AnyStepper = TypeVar("AnyStepper", bound=Stepper)
 
@@ -42,6 +44,7 @@ class Run:
         self.problem, self.plan, self.record = problem, plan, options.record
         self.network = plan.network  # of the processes that are left
         self.t = 0  # the steps taken
+        self.last_step = min(plan.steps, plan.network.processes.last_step or plan.steps)
         self.snapshots = [first_snapshot(group.rule, x) for group, x in zip(plan.groups, plan.x, strict=True)]
         for group, snapshot in zip(plan.groups, self.snapshots, strict=True):
             check_rule(group.rule, snapshot.state)
@@ -68,6 +71,7 @@ class Run:
             first = self.t
             answers = surviving(self, self._all_answers, self._continue)
             self._warn_of_silent_rules()
+            self._warn_of_remaining_gradient()
             timing = self.timeline.summary(self.t - first, self.network.processes.traffic)
             result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
             if self.plan.budget is not None:
@@ -114,6 +118,19 @@ class Run:
                 name = group.variants[0].rule
                 warnings.warn(f"Rule '{name}' sent no message in {self.t} steps: the nodes trained alone.", stacklevel=4)
 
+    def _warn_of_remaining_gradient(self) -> None:
+        if not self.plan.full_gradients or self.problem.prox is not None or self.t < self.plan.steps:
+            return
+        start = self._gradient(self.plan.x[0], self.network.local_nodes, 0)
+        end = self.plan.groups[0].rule.gradient_estimate(self.snapshots[0].state)
+        before, after = (squared_length(self.network.mean(each)).max() ** 0.5 for each in (start, end))
+        if after > REMAINING * before and self.network.processes.writes:
+            warnings.warn(
+                f"The gradient still has {after / before:.2g} of its length at the start: the minimum is not reached. "
+                f"Take more than {self.t} steps.",
+                stacklevel=4,
+            )
+
     # ------------------------------------------------------------ steps
 
     def _all_answers(self) -> Array:
@@ -130,7 +147,7 @@ class Run:
                 t = self.t
                 evaluated = (t in self.plan.eval_steps or self.recorder.divergence.all_runs) and t != self.session.resumed_at
                 stopped = evaluated and self._evaluate(t, stepper.snapshots)
-                if t == self.plan.steps or self.recorder.divergence.all_runs or stopped:
+                if t == self.last_step or self.recorder.divergence.all_runs or stopped:
                     return
                 if t > 0:
                     self._checkpoint(stepper, evaluated)
