@@ -1,12 +1,12 @@
 """Regression over sites with standard errors and p-values: logistic, linear, Poisson, and Cox with a stratum for each site.
 
 Newton's method on sums over sites: in each iteration a site sends the log-likelihood of its rows with its first and second
-derivatives, so the result is that of all rows in one place. The fits of each site alone, and of all the others, are sums over
-other sites and take the same iterations.
+derivatives, so the result is that of all rows in one place. The fits without one site are further such sums, and begin at that
+result. Each site fits its own rows by itself, and sends the estimates.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,15 @@ from dnasa.data.ledger import check_rows
 from dnasa.data.recoding import Recode, as_recode
 from dnasa.data.rows import Rows, from_frame, without_columns
 from dnasa.data.shards import check_sites, naming, node_entries, node_paths
-from dnasa.data.summaries import MIN_COUNT, Summary, check_columns, check_identifiers, make_encoding, summarize
+from dnasa.data.summaries import (
+    MIN_COUNT,
+    Summary,
+    check_columns,
+    check_identifiers,
+    check_rare_numbers,
+    make_encoding,
+    summarize,
+)
 from dnasa.extras import needed_by
 
 __all__ = ["Fit", "fit"]
@@ -35,7 +43,8 @@ MOST = 30  # iterations; five to eight are usual
 CONVERGED = 1e-9  # the largest step, in standard deviations
 SINGULAR = 1e-10  # the smallest eigenvalue of second derivatives that are scaled to a diagonal of 1
 INTERCEPT = "intercept"
-BY_SITE = ["site", "rows", "input", "coefficient", "standard_error", "coefficient_without", "standard_error_without"]
+ESTIMATE = ["coefficient", "standard_error"]
+BY_SITE = ["site", "rows", "input", *ESTIMATE, "coefficient_without", "standard_error_without"]
 
 
 class Fit(NamedTuple):
@@ -89,6 +98,7 @@ def fit(
     id_column: str | None = None,
     recode: Any = None,
     keys: Path | None = None,
+    min_count: int = MIN_COUNT,
 ) -> Fit:
     """Fit a regression over sites; the result is that of all rows in one place.
 
@@ -105,7 +115,8 @@ def fit(
         id_column: A column that names the rows and is not an input.
         recode: A file `recode.toml` or its contents, applied before anything else.
         keys: The folder of this site's keys, where it keeps which rows its regressions have used, and refuses one that differs
-            from an earlier one in fewer than 5.
+            from an earlier one in fewer than `min_count`.
+        min_count: No category, class or statistic of fewer rows leaves a site, which needs so many rows for each coefficient.
 
     Examples:
         >>> fit("cox", "hospitals", "died", time="days").table
@@ -124,11 +135,11 @@ def fit(
             own, given = recode and recode.at(site), frames.get(str(path))
             rows = loading.read(path, target, own)[0] if given is None else from_frame(given, target, path.name, own)
             rows = without_columns(rows, drop_columns, id_column, path.name, may_be_absent=True)
-            tables.append(_complete(site, rows, kind, time))
+            tables.append(_complete(site, rows, kind, time, min_count))
             if keys is not None and network is not None:
-                check_rows(keys, tables[-1].rows.inputs, MIN_COUNT, sends=network.processes.own_folders)
+                check_rows(keys, tables[-1].rows, min_count, sends=network.processes.own_folders)
     network = network or Network(len(tables), lambda messages, k: messages, lambda a: a.mean(-2))
-    return _fit(kind, tables, time, network, recode)
+    return _fit(kind, tables, time, network, recode, min_count)
 
 
 class Table(NamedTuple):
@@ -140,7 +151,7 @@ class Table(NamedTuple):
     left_out: int
 
 
-def _complete(site: str, rows: Rows, kind: str, time: str | None) -> Table:
+def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int) -> Table:
     """The rows without gaps, and without categories of so few rows that no number about them may leave the site."""
     if not rows.features or (time and time not in rows.features):
         raise InputError(f"There is no column '{time}' of times: give --time with one of the columns of the table.")
@@ -157,22 +168,24 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None) -> Table:
     while count != len(rows.labels):
         count = len(rows.labels)
         for words in (pd.Series(to_words(rows.inputs[name])) for name in texts):
-            rows = rows.take(np.flatnonzero(words.map(words.value_counts()) >= MIN_COUNT))
-    summary = summarize(rows, none, TASKS[kind], MIN_COUNT)._replace(name=site)
+            rows = rows.take(np.flatnonzero(words.map(words.value_counts()) >= min_count))
+    check_rare_numbers(rows, min_count)
+    summary = summarize(rows, none, TASKS[kind], min_count)._replace(name=site)
     positive = {"poisson": target, "cox": time}.get(kind)
     numbers = None if positive is None else to_numbers(positive, rows.inputs[positive])
     if numbers is not None and ((numbers < 0).any() or (kind == "poisson" and (numbers % 1).any())):
         raise InputError(f"Column '{positive}' must hold {'times' if time else 'counts, whole numbers'} from 0 on.")
     events = [numbers.sum()] if numbers is not None and kind == "poisson" else summary.target.counts
-    if min(events, default=MIN_COUNT) < MIN_COUNT:
-        raise InputError(f"A value of '{target}' has {min(events):g} complete rows or events: a site needs {MIN_COUNT}.")
+    if min(events, default=min_count) < min_count:
+        raise InputError(f"A value of '{target}' has {min(events):g} complete rows or events: a site needs {min_count}.")
     return Table(summary, rows, numbers, before - count)
 
 
-def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network, recode: Recode | None) -> Fit:
-    own = [[kind, time], [table.summary for table in tables]]
+def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network, recode: Recode | None, min_count: int) -> Fit:
+    settings = [kind, time, min_count]
+    own = [settings, [table.summary for table in tables]]
     sent = network.processes.allgather_json(own, lambda text: (text[0], list(map(Summary.from_json, text[1]))))
-    if any(settings != [kind, time] for settings, _ in sent):
+    if any(theirs != settings for theirs, _ in sent):
         raise InputError("The sites fit different regressions: give the same command at all sites.")
     summaries = agreement.aligned([summary for _, some in sent for summary in some])
     check_sites(recode, summaries, network.nodes)
@@ -184,34 +197,48 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
         c._replace(counts={word: c.counts[word] for word in texts.get(c.name, ["", *c.counts])[1:]}) for c in total.columns
     ]
     design = Design(kind, make_encoding(total._replace(columns=tuple(coded)), TASKS[kind]))
+    d = len(design.names)
+    for summary in summaries:
+        if summary.rows < min_count * d:
+            raise InputError(
+                f"{summary.name} has {summary.rows:,} complete rows for {d} coefficients: it needs {min_count} for each, or "
+                "its sums would tell of single rows. Use fewer columns, or merge categories."
+            )
     with needed_by("A regression"):
         models = [design.log_likelihood(table) for table in tables]
-    alone = np.eye(len(counts), dtype=bool)
-    included = np.vstack([alone.any(0), *([alone, ~alone] if len(counts) > 1 else [])])  # in each fit, which sites
 
-    def sums(points: np.ndarray) -> np.ndarray:
-        parts = np.zeros((len(points), len(models), 1 + points.shape[1] * (1 + points.shape[1])))
+    def sums(included: np.ndarray, points: np.ndarray) -> np.ndarray:
+        parts = np.zeros((len(points), len(models), 1 + d * (1 + d)))
         for place, (node, model) in enumerate(zip(network.local_nodes, models, strict=True)):
             for k in np.flatnonzero(included[:, node]):
                 parts[k, place] = model(points[k])
         return network.mean(parts) * network.nodes
 
-    start = np.zeros((len(included), len(design.names)))
+    start = np.zeros((1, d))
     if kind == "poisson":
         start[:, 0] = np.log(total.target.moments.mean)
-    found = maximize(sums, start)
+    everyone = np.ones((1, len(counts)), bool)
+    (found,) = maximize(partial(sums, everyone), start)
     if lost := [
-        name for name, is_lost in zip(design.names, design.unknown(found[0]), strict=True) if is_lost and name != INTERCEPT
+        name for name, is_lost in zip(design.names, design.unknown(found), strict=True) if is_lost and name != INTERCEPT
     ]:
         raise InputError(
             f"There is no estimate for {', '.join(lost)}: a column is constant or follows from others, or all rows of a "
             "category, or beyond some value, have the same target. Merge categories, or give --drop-columns."
         )
-    table, *others = [design.estimate(point, int(some @ counts)) for point, some in zip(found, included, strict=True)]
-    by_site, sites = pd.DataFrame(), [summary.name for summary in summaries]
-    if others:
-        named = zip(sites, counts, others, others[len(sites) :], strict=False)
-        frames = [own.assign(site=site, rows=n, **rest.add_suffix("_without")) for site, n, own, rest in named]
+    table, by_site = design.estimate(found, int(counts.sum())), pd.DataFrame()
+    if len(counts) > 1:
+        others = ~np.eye(len(counts), dtype=bool)
+        without = maximize(partial(sums, others), np.repeat(found.place[None], len(counts), 0))
+        alone = np.zeros((len(counts), len(models), 2 * d))
+        for place, (node, model) in enumerate(zip(network.local_nodes, models, strict=True)):
+            (own_fit,) = maximize(lambda points, model=model: model(points[0])[None], start)  # type: ignore[misc]
+            alone[node, place] = design.estimate(own_fit, int(counts[node]))[ESTIMATE].to_numpy().ravel()
+        frames = []
+        for summary, own, point in zip(summaries, network.mean(alone) * network.nodes, without, strict=True):
+            rest = design.estimate(point, int(counts.sum()) - summary.rows)[ESTIMATE].add_suffix("_without")
+            frame = pd.DataFrame(own.reshape(d, 2), columns=ESTIMATE).join(rest)
+            frames.append(frame.assign(site=summary.name, rows=summary.rows, input=design.names))
         by_site = pd.concat(frames, ignore_index=True)[BY_SITE]
         table = table.join(_over_sites(by_site), on="input")
     event = f" = {design.encoding.classes[1]}" if design.encoding.classes else ""

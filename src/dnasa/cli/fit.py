@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @takes(
-    *("data", "target", "nodes", "out", "shard_dir", "drop_columns", "id_column", "labels", "recode"),
+    *("data", "target", "nodes", "out", "shard_dir", "drop_columns", "id_column", "labels", "recode", "min_count"),
     *("engine", "sites", "timeout", "dry_run", "quiet"),
 )
 def fit(
@@ -31,19 +31,22 @@ def fit(
     from dnasa.comparing import latex
     from dnasa.data.columns import as_csv
     from dnasa.data.recoding import as_recode
+    from dnasa.networks.simulated import FEWEST
     from dnasa.runs.folder import RunFolder
+    from dnasa.sites.file import read_sites
 
     inputs.set_output(options)
     options = inputs.of_dry_run(options) if options.dry_run else options
     recode = as_recode(options.recode, options.labels)
-    options = replace(options, nodes=options.nodes if options.shard_dir else 1)
+    private = options.sites is not None and len(read_sites(options.sites).sites) >= FEWEST
+    options = replace(options, nodes=options.nodes if options.shard_dir else 1, private=private)
     begun = inputs.begin(context, replace(options, out=None), [DEFAULT_RULE])
     begun = begun._replace(folder=RunFolder(make_folder(options.out)) if options.out else None)
 
     def run(network: "Network") -> Any:
         names, keys = (options.drop_columns, options.id_column), begun.sites.keys if begun.sites else None
         source = options.shard_dir or options.data
-        return inference.fit(kind, source, options.target, time, network, *names, recode, keys=keys)
+        return inference.fit(kind, source, options.target, time, network, *names, recode, keys, options.min_count)
 
     network, found = inputs.load_together(begun, run, lambda found: None)
     if options.dry_run:

@@ -17,12 +17,13 @@ from dnasa.checks import choose
 from dnasa.core import InputError
 from dnasa.data import columns
 from dnasa.data.columns import MISSING, drop_remedy, kind_of, nearly_all_different, to_numbers, to_words
-from dnasa.data.encoding import TASKS, Encoding, Feature, are_positions
+from dnasa.data.encoding import TASKS, Encoding, Feature
 from dnasa.data.rows import Rows
 
 T = TypeVar("T")
 MIN_COUNT = 5  # rows: by default, no statistic of fewer leaves a site
 SENTINEL = re.compile(r"-9|-?(99+|88+|77+)(\.9+)?")  # a number that often stands for a missing one
+SOLVABLE = 3  # values whose counts follow from the moments
 MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
 RARE_CLASSES, RARE = 100, 5  # also a regression's target: more than 100 values with fewer than 5 rows each
 MOST_FRACTIONS = 20  # numbers with a fraction and more values are a regression's target
@@ -177,9 +178,23 @@ def check_columns(rows: Rows) -> None:
 def check_identifiers(rows: Rows) -> None:
     """Refuse columns of numbers that seem to name the rows, unless the user gave their unit."""
     measured = rows.recode.units if rows.recode else {}
-    for name in () if are_positions(rows.features) else rows.features:
+    for name in rows.features:
         if name not in measured and kind_of(name, rows.inputs[name]) == "number":
             columns.check_codes(name, to_numbers(name, rows.inputs[name], allow_missing=True))
+
+
+def check_rare_numbers(rows: Rows, min_count: int) -> None:
+    """Refuse columns of numbers of which sums of products would tell about fewer rows than `min_count`."""
+    for name in rows.features:
+        if kind_of(name, rows.inputs[name]) == "number":
+            values = to_numbers(name, rows.inputs[name])
+            if (without_rare(values, min_count) != values).any():
+                few = f"fewer than {min_count} rows"
+                raise InputError(
+                    f"Column '{name}' has one value in all but {few}, or at most {SOLVABLE} values, one of them in {few}: "
+                    f"{drop_remedy(name)}.",
+                    f"a number that {few} have",
+                )
 
 
 def check_labels(labels: pd.Series) -> None:
@@ -212,8 +227,7 @@ def summarize(train: Rows, test: Rows, task: str | None, min_count: int = 1) -> 
         raise InputError(f"There are {len(train.labels)} training rows: a site needs at least {min_count}.")
     features = tuple(_summarize_column(name, train.inputs[name], min_count) for name in train.features)
     array = None if features or train.inputs.dtype == np.uint8 else Moments.of(train.inputs)
-    has_names = bool(features) and not are_positions(train.features)
-    target = _summarize_target(train, test.labels, task, min_count if has_names else 1)
+    target = _summarize_target(train, test.labels, task, min_count)
     shape = tuple(train.inputs.shape[1:])
     return Summary(len(train.labels), shape, features, array, target, len(test.labels), train.absent, min_count=min_count)
 
@@ -229,17 +243,28 @@ def _summarize_column(name: str, train: pd.Series, min_count: int) -> Column:
 
 
 def _moments(values: np.ndarray, min_count: int) -> Moments:
-    """None of a few numbers; a few missing ones count as `min_count`; if all but a few are equal, all are."""
+    """None of a few numbers; a few missing ones count as `min_count`."""
     present = values[~np.isnan(values)]
     missing = len(values) - len(present)
     n = len(values) - max(missing, min_count) if missing else len(values)
     if n < min_count:
         return Moments()
-    distinct, counts = np.unique(present, return_counts=True)
-    moments, most = Moments.of(present), int(counts.argmax())
-    if len(present) > counts[most] > max(len(present) - min_count, len(present) / 2):
-        moments = Moments(len(present), float(distinct[most]))
+    moments = Moments.of(without_rare(present, min_count))
     return moments._replace(n=n, squares=moments.squares * (n / len(present)))
+
+
+def without_rare(values: np.ndarray, min_count: int) -> np.ndarray:
+    """Numbers whose moments do not tell of few rows: if all but a few are equal, all are.
+
+    Counts of up to three values follow from n, mean and variance, so the most frequent takes the place of rare ones.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    most = int(counts.argmax())
+    if counts[most] > max(len(values) - min_count, len(values) / 2):
+        return np.full_like(values, distinct[most])
+    if len(distinct) > SOLVABLE or counts[most] < min_count:
+        return values
+    return np.where(np.isin(values, distinct[counts < min_count]), distinct[most], values)
 
 
 def hide_rare(counts: Mapping[T, int], min_count: int, kept: Collection[T]) -> dict[T, int]:

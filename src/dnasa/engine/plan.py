@@ -55,7 +55,8 @@ class Plan(NamedTuple):
     steps: int
     eval_steps: set[int]
     rows: np.ndarray | None  # of each node, (n,), or (seeds, n) where they differ by seed; None if the data is unlimited
-    node_data: str  # a checksum of all nodes' data
+    node_data: str  # a checksum of all nodes' data; where each process keeps its own, `own_data` has that of its nodes
+    own_data: str
     node_weights: np.ndarray | None  # (n,), or (seeds, n) where nodes have different rows for each seed
     start: Array  # of the first seed, for the settings
     start_given: bool  # whether the user gave it
@@ -102,7 +103,7 @@ def make_plan(
     if network.settings.late is not None:
         _check_late(options, network, groups)
     _check_record(problem, network, options)
-    checksum, rows = _node_data(problem, network, seeds)
+    checksum, own_data, rows = _node_data(problem, network, seeds)
     weights = _node_weights(options.node_weights, topology.nodes, rows)
     return Plan(
         topology,
@@ -115,6 +116,7 @@ def make_plan(
         _eval_steps(options, steps, problem.batch, rows),
         rows,
         checksum,
+        own_data,
         weights,
         points[0],
         start is not None,
@@ -305,14 +307,18 @@ def _node_weights(weights: Sequence[float] | str | None, nodes: int, rows: np.nd
     return np.asarray(each, dtype=np.float64)
 
 
-def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[str, np.ndarray | None]:
-    """A checksum of all nodes' data and the number of rows of each, (n,) or (seeds, n); None if the data is unlimited.
+def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[str, str, np.ndarray | None]:
+    """Checksums of all nodes' data and of a site's own, and the number of rows of each node; None if the data is unlimited.
 
-    Both are the same in all processes.
+    A checksum tells of the rows, so those of a site stay there. The rest is the same in all processes.
     """
     by_seed: dict[str, Any] = {"seeds": seeds} if problem.by_seed else {}
     with UserCode(lambda: "The problem's node_fingerprint(node) or rows(node)"):
         local = [[problem.node_fingerprint(node, **by_seed), problem.rows(node, **by_seed)] for node in network.local_nodes]
+    own_data = ""
+    if network.processes.own_folders:
+        own_data = _checksum([mark for mark, _ in local])
+        local = [["", count] for _, count in local]
     shape = np.shape(local[0][1] or 0)
 
     def read(pairs: Any) -> list[tuple[str, Any]]:
@@ -321,8 +327,11 @@ def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[
 
     everyone = [pair for pairs in network.processes.allgather_json(local, read) for pair in pairs]
     rows = [count for _, count in everyone]
-    checksum = crc32(json.dumps([fingerprint for fingerprint, _ in everyone]).encode())
-    return f"{checksum:08x}", None if None in rows else np.array(rows).T
+    return _checksum([mark for mark, _ in everyone]), own_data, None if None in rows else np.array(rows).T
+
+
+def _checksum(texts: list[Any]) -> str:
+    return f"{crc32(json.dumps(texts).encode()):08x}"
 
 
 def _eval_steps(options: RunOptions, steps: int, batch: int, rows: np.ndarray | None) -> set[int]:

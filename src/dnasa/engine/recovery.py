@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from dnasa.communication import Network
 from dnasa.core import ProcessLost, Rule, RunError, State
 from dnasa.networks.processes import check_equal
+from dnasa.networks.simulated import FEWEST
 from dnasa.runs.names import node_names
 
 T = TypeVar("T")
@@ -104,6 +105,8 @@ def received_state(network: Network, positions: Sequence[Position], rule: Rule, 
     if not new:
         return state
     if network.private:
+        if network.nodes - len(new) < FEWEST:
+            raise RunError("Of a private run, fewer than 3 members are left: their mean would tell of one. Start another run.")
         share = network.nodes / (network.nodes - len(new)) * (network.rank not in new)
         x = network.mean(share * state.x)[..., None, :]
     else:

@@ -32,7 +32,7 @@ from dnasa.runs.worsening import Worsening
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
 
-REMAINING = 1e-3  # of the gradient at the start: with more at the end, a run of full gradients is warned about
+REMAINING = 1e-2  # of the gradient at the start: with more at the end, a run of full gradients is warned about
 UNEVEN = 100  # times as many rows as another node has, for a warning
 AnyStepper = TypeVar("AnyStepper", bound=Stepper)
 
@@ -59,7 +59,8 @@ class Run:
         writes = plan.network.processes.writes
         self.bar = make_progress(plan.steps, problem.batch, options.progress if writes else False)
         folder = run_folder(problem, plan.network, options)
-        self.session = Session(folder, options.record.checkpoint_every, self.settings, plan.steps, plan.network)
+        settings = self.settings | ({"own_data": plan.own_data} if plan.own_data else {})
+        self.session = Session(folder, options.record.checkpoint_every, settings, plan.steps, plan.network)
         if plan.budget is not None:
             problem.private_noise = make_noise(plan.budget, plan.network, folder)
 
@@ -260,7 +261,7 @@ class Run:
         self.t = max(position.step for position in positions if not position.new)
         self.network.processes.membership.admit()
         lost, joined = changes(before, self.network, positions)
-        if lost and self.plan.budget is not None and self.plan.budget.shared:
+        if (lost or joined) and self.plan.budget is not None and self.plan.budget.shared:
             raise RunError("Sites that share the noise of differential privacy need each other: resume when all are there.")
         if self.network.processes.writes:
             warn_of_changes(self.network, lost, joined, self.t)

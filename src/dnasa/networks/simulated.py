@@ -22,6 +22,7 @@ from dnasa.topology.types import compact
 Product = Callable[[Messages], Messages]
 LONG = 1000  # numbers in a row from which copying several arrays into one costs more than a product for each
 MOST_ENTRIES = 16  # in a row of W, up to which one product takes less time than one for each round
+FEWEST = 3  # nodes of a private run
 
 
 def connect(topology: Topology, rounds: int | str | None = None, channel: Channel | None = None, every: int = 1) -> Network:
@@ -67,7 +68,7 @@ def exchanges(topology: Topology, rounds: int | str | None, channel: Channel | N
     if channel is not None:
         if channel.averages and not topology.averages:
             raise InputError(f"{channel.name} averages over all nodes: use the graph 'complete' instead of {topology.name}.")
-        if channel.private and topology.nodes == 2:
+        if channel.private and 1 < topology.nodes < FEWEST:
             raise InputError("A private run needs 3 nodes or more: of 2, each learns the other's numbers from the average.")
         changing, directed = topology.period > 1 and channel.fixed_graph, topology.directed and channel.symmetric
         if changing or directed:

@@ -17,9 +17,11 @@ from dnasa.problems.modules import FlatModule
 from dnasa.problems.privacy import FLOOR, Noise, uniform
 from dnasa.problems.sharded import Sharded, seeded
 
+ROUNDED = 1 + 1e-4  # more than the rounding errors of a length
+
 
 class Noisy(OneByOne):
-    """(sum of g / (|g| + 0.01) over the rows drawn + sigma normal) / batch; each row is drawn with probability batch / rows."""
+    """(sum of g / (1.0001 |g| + 0.01) over drawn rows + sigma normal) / batch; each row is drawn with probability batch / rows."""
 
     def __init__(self, data: Sharded, footprint: int, module: FlatModule):
         super().__init__(data, footprint, module, loss_scale=1.0, augment=None)
@@ -60,7 +62,7 @@ class Noisy(OneByOne):
     def unit_gradients(self, point: Tensor, rows: Tensor) -> Tensor:
         """Those of single rows, below 1 in length whatever the row is."""
         g = self.module.row_gradients(point, *self.data.batch_of(rows))
-        return (g / (g.norm(dim=1, keepdim=True) + FLOOR)).nan_to_num(0, 0, 0)
+        return (g / (ROUNDED * g.norm(dim=1, keepdim=True) + FLOOR)).nan_to_num(0, 0, 0)
 
 
 def noisy(data: Sharded, rows: Dataset, point: Tensor, footprint: int, module: FlatModule, augment: object) -> Noisy:

@@ -1,6 +1,7 @@
 """Differential privacy (DP-SGD, Abadi et al., 2016): the budget, and the noise that keeps it.
 
-A row's gradient g counts as g / (|g| + 0.01) (AUTO-S, Bu et al., 2023), so there is no clipping norm to tune.
+A row's gradient g counts as g / (1.0001 |g| + 0.01) (AUTO-S, Bu et al., 2023), so there is no clipping norm to tune; 1.0001
+covers rounding.
 """
 
 import hashlib

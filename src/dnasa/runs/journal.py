@@ -90,8 +90,7 @@ class Journal(logging.Handler):
             self.release()
 
     def _report(self) -> None:
-        with suppress(InputError, RunError):  # as in `emit`
-            self.write(self.audited)
+        self.write(self.audited)
 
     def detach(self) -> None:
         """Receive no more events."""

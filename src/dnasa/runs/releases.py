@@ -47,4 +47,5 @@ class Releases:
             )
         if self.own is not None:
             self.own.append(KEY, mark)
+            self.own.sync(KEY)
         self.marks.add(mark)

@@ -22,7 +22,6 @@ from dnasa.communication import Network
 from dnasa.core import InputError, RunError
 from dnasa.data import Dataset, Encoding
 from dnasa.data.reading import refusing
-from dnasa.data.summaries import MIN_COUNT
 from dnasa.files import make_folder, read_bytes, read_json, refusing_damage, to_json
 from dnasa.problems.supervised import Supervised
 from dnasa.runs.environment import versions
@@ -171,15 +170,15 @@ def _evaluate_everywhere(
 ) -> Evaluation | None:
     """The tests of the model by all processes; None after a loss of processes that had test rows, or during the tests."""
     lost = network.nodes < len(rows.sites)
-    measured = evaluation.begun(model, rows, MIN_COUNT if rows.sites else 1)
+    measured = evaluation.begun(model, rows, rows.sites[0].min_count if rows.sites else 1)
     try:
         if lost and rows.test_counts:
             raise RunError("nodes with test rows were lost in the run.")
         if result.writes and not rows.test_counts:
             trained = None if rows.sites else (rows.inputs, rows.labels)
             measured.common = evaluation.evaluate(model, (rows.test_inputs, rows.test_labels), trained, min_count=1)
-        if rows.sites and not lost:
-            measured.sites = [evaluation.evaluate(model, *pair, MIN_COUNT) for pair in _site_rows(problem, rows)]
+        if rows.sites and not lost and (rows.test_counts or problem.privacy is None):  # training rows have no noise here
+            measured.sites = [evaluation.evaluate(model, *pair, measured.min_count) for pair in _site_rows(problem, rows)]
             own = measured.model_dump(mode="json", exclude={"common"})
             parts = network.processes.allgather_json(own, lambda other: evaluation.like(measured, other))
             measured.sites = evaluation.merged(parts)
