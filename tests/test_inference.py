@@ -140,6 +140,40 @@ def test_messy_tables_are_recoded_first_and_a_dry_run_sends_nothing(tmp_path: Pa
     assert "odds ratio" not in out
 
 
+def test_a_site_sends_no_sums_of_few_rows() -> None:
+    frames = {name: frame[["age", "dose", "died"]].dropna() for name, frame in hospitals().items()}
+    for values in ([1] + [0] * 200, [2] * 4 + [0] * 40 + [1] * 157):
+        rare = frames["oslo"].assign(rare=values[: len(frames["oslo"])])
+        with pytest.raises(InputError, match="oslo: Column 'rare' has one value in all but fewer than 5 rows, or at"):
+            fit("logistic", frames | {"oslo": rare}, "died")
+    small = frames["oslo"].sort_values("died")[::6].head(14)
+    with pytest.raises(InputError, match="oslo has 14 complete rows for 3 coefficients: it needs 5 for each"):
+        fit("logistic", frames | {"oslo": small}, "died")
+    with pytest.raises(InputError, match="are --target and --time exchanged"):
+        fit("cox", {"oslo": hospitals()["oslo"][["age", "died", "days"]]}, "days", time="age")
+
+
+def test_sites_send_sums_at_shared_points_and_their_own_estimates() -> None:
+    frames, sent = {name: frame[["age", "dose", "died"]] for name, frame in hospitals().items()}, list[np.ndarray]()
+
+    def work(network: Network) -> Fit:
+        def mean(a: np.ndarray) -> np.ndarray:
+            if network.rank == 0:
+                sent.append(a[..., 0, :])
+            return network.mean(a)
+
+        return fit("logistic", {"bonn": frames[[*frames][network.rank]]}, "died", network=replace(network, mean=mean))
+
+    found = run_threads(dnasa.topology.complete(3), work)[0]
+    alone = found.sites[["coefficient", "standard_error"]][:3]
+    np.testing.assert_allclose(sent[-1][0], alone.to_numpy().ravel(), rtol=1e-9)
+    assert not sent[-1][1:].any()
+    for sums in sent[:-1]:
+        assert len(sums) in (1, 3)  # of all sites, or of all but one
+        if len(sums) == 3:
+            assert not sums[0].any(), "a site takes no part where it is left out"
+
+
 def test_two_fits_of_a_site_differ_in_no_row_or_in_five(tmp_path: Path) -> None:
     frame, sent = hospitals()["bonn"][["age", "dose", "died"]].dropna().reset_index(drop=True), list[str]()
     network = dnasa.connect(dnasa.topology.complete(1), "simulated")
@@ -161,10 +195,13 @@ def test_two_fits_of_a_site_differ_in_no_row_or_in_five(tmp_path: Path) -> None:
         frame[1:],
         pd.concat([frame, frame[:2]]),
         frame.assign(age=frame.age.where(frame.index > 0, 50)),
+        frame[1:][["dose", "died", "age"]],
+        frame[1:].assign(other=np.arange(len(frame) - 1) / 7),
+        frame[1:].assign(dose=2 * frame.dose),  # in other units
     ):
         with pytest.raises(InputError, match=r"differ from those of an earlier fit in [1-4]: ") as refused:
             fitted(few)
-        assert refused.value.kind == "its rows differ from those of an earlier fit in fewer than 5"
+        assert refused.value.kind == "rows that differ from those of an earlier fit in fewer than 5"
     assert len(sent) == begun
     fitted(lab(5))
     fitted(frame.sample(frac=1, random_state=0))  # the same rows

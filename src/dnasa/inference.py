@@ -31,6 +31,7 @@ from dnasa.data.summaries import (
     check_identifiers,
     check_rare_numbers,
     make_encoding,
+    sentinel_warnings,
     summarize,
 )
 from dnasa.extras import needed_by
@@ -149,6 +150,7 @@ class Table(NamedTuple):
     rows: Rows
     time: np.ndarray | None
     left_out: int
+    warnings: list[str]
 
 
 def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int) -> Table:
@@ -162,6 +164,8 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int
         name = str(used.isna().sum().idxmax())
         raise InputError(f"No row is complete; column '{name}' has the most gaps: {drop_remedy(name)}.")
     rows = rows._replace(features=tuple(name for name in rows.features if name != time))
+    if time and rows.labels.nunique() > 2:
+        raise InputError(f"Column '{target}' must have two values, event or not: are --target and --time exchanged?")
     check_columns(rows)
     none, count = rows.take(np.arange(0)), -1
     texts = [column.name for column in summarize(rows, none, TASKS[kind]).columns if column.kind == "text"]
@@ -178,7 +182,7 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int
     events = [numbers.sum()] if numbers is not None and kind == "poisson" else summary.target.counts
     if min(events, default=min_count) < min_count:
         raise InputError(f"A value of '{target}' has {min(events):g} complete rows or events: a site needs {min_count}.")
-    return Table(summary, rows, numbers, before - count)
+    return Table(summary, rows, numbers, before - count, sentinel_warnings(rows))
 
 
 def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network, recode: Recode | None, min_count: int) -> Fit:
@@ -246,7 +250,8 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
     reason = f"rows are left out: a value is missing, or a category has fewer than {MIN_COUNT} rows at the site."
     notes = [f"Reference of {name}: {words[0]}." for name, words in texts.items()]
     notes += [f"{each.summary.name}: {each.left_out:,} {reason}" for each in tables if each.left_out]
-    return Fit(title, RATIOS[kind], table, by_site, (*notes, *agreement.warnings(summaries)))
+    warned = [sentence for each in tables for sentence in each.warnings] + agreement.warnings(summaries)
+    return Fit(title, RATIOS[kind], table, by_site, (*notes, *(f"Warning: {sentence}" for sentence in warned)))
 
 
 class Point(NamedTuple):
@@ -352,5 +357,6 @@ def _over_sites(by_site: pd.DataFrame) -> pd.DataFrame:
         "random_effects": (weights * b).sum() / weights.sum(),
         "random_effects_standard_error": weights.sum(min_count=1) ** -0.5,
     }
-    columns |= {"i2_percent": 100 * (1 - freedom / q).clip(lower=0), "q_p": pd.Series(stats.chi2.sf(q, freedom), q.index)}
+    columns["i2_percent"] = 100 * (1 - freedom / q).clip(lower=0).where(freedom > 0)
+    columns["q_p"] = pd.Series(stats.chi2.sf(q, freedom), q.index)
     return pd.DataFrame(columns | {"without_one_site_low": without.min(), "without_one_site_high": without.max()})

@@ -94,9 +94,9 @@ def test_sites_learn_which_of_their_own_rows_others_have(hospitals: Path, tmp_pa
         save(tmp_path / f"{name}.{kind}", index=False)
     rows, shards = data.from_shards(tmp_path, range(2), 2, "died", drop_columns="admitted,patient")
     _, sentences = count_duplicates(rows, shards, lambda own, read: [read(own)], 5)
-    numbers = [list(map(int, re.findall(r"(?<= )\d+(?=[,.])", line.split("header:")[1]))) for line in sentences]
+    numbers = [list(map(int, re.findall(r"(?<= )\d+(?=[,.])", line.split("header):")[1]))) for line in sentences]
     assert numbers == [list(range(8, 100, 9)), list(range(51, 62))]
-    assert [line.split()[2] for line in sentences] == names
+    assert [line.split()[0] for line in sentences] == names
     assert count_duplicates(rows, shards, lambda own, read: [read(own)], 12)[1] == [], "too few to be told"
 
 

@@ -100,11 +100,12 @@ def test_shards_are_standardised_as_if_their_rows_were_in_one_place(tmp_path: Pa
     pd.concat(made).to_csv(folder / "test.csv", index=False)
     rows, _ = data.from_shards(folder, range(3), 3, "kind")
     together = data.from_frame(pd.concat(made, ignore_index=True), "kind", test=pd.concat(made, ignore_index=True))
-    for name in ("mean", "scale"):
-        np.testing.assert_allclose(getattr(encoding_of(rows), name), getattr(encoding_of(together), name), rtol=1e-12)
+    exact, rounded = encoding_of(together), encoding_of(rows)  # what sites tell is rounded to what a few rows change
+    assert np.abs((np.array(rounded.mean) - exact.mean) / exact.scale).max() < 5 / 60
+    np.testing.assert_allclose(np.array(rounded.scale), np.array(exact.scale), rtol=0.1)
     assert encoding_of(rows).inputs == encoding_of(together).inputs
     assert encoding_of(rows).classes == encoding_of(together).classes == ("k0", "k1", "k2")
-    np.testing.assert_allclose(rows.inputs, together.inputs, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(rows.inputs, together.inputs, rtol=0.1, atol=0.1)
     np.testing.assert_array_equal(rows.labels, together.labels)
 
 

@@ -555,4 +555,6 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
     of_site = "bonn (its training rows)" if common else "bonn"
     assert of_site in shown[f"Results for kind, event: low, threshold {results.threshold_of(alone):.3g}"]
     alone.sites[1] = None
-    assert results.left_out(alone, ["bonn", "köln", "ulm"]) == ["Left out, with fewer than 5 test rows of a class: köln."]
+    assert results.left_out(alone, ["bonn", "köln", "ulm"]) == [
+        "Left out, lost in the run or with fewer than 5 test rows of a class: köln."
+    ]

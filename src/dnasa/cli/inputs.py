@@ -238,11 +238,11 @@ def check_source(options: Options, explicit: Collection[str]) -> None:
 
 def of_dry_run(options: Options) -> Options:
     """The options of a run that sends and writes nothing."""
-    if options.out is not None or options.engine is not None:
-        raise InputError("--dry-run writes nothing and connects to nobody: leave out --out and --engine.")
+    if options.engine is not None:
+        raise InputError("--dry-run connects to nobody: leave out --engine.")
     if options.late is not None:
         raise InputError("What is sent with --late depends on when messages arrive: leave it out of a --dry-run.")
-    return replace(options, checkpoint_every=None)
+    return replace(options, checkpoint_every=None, out=None)
 
 
 def make_network(begun: Begun) -> "Network":

@@ -40,7 +40,8 @@ def count_duplicates(
         if node in (i, j) and n >= min_count:
             rows = sorted(number for text, number in numbered[node] if text in everyone[i] & everyone[j])
             listed = ", ".join(map(str, rows))
-            sentences.append(f"Rows of {names[node]} that {names[i + j - node]} has too, from 1 below the header: {listed}.")
+            both = f"{names[node]} and {names[i + j - node]} both have these rows of {names[node]}"
+            sentences.append(f"{both} (1 is the line below the header): {listed}.")
     return pd.DataFrame(found, columns=["site", "other site", "rows that both have"]), sentences
 
 

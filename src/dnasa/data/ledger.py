@@ -35,7 +35,7 @@ def check_rows(folder: Path, rows: Rows, min_count: int, sends: bool) -> None:
         raise InputError(
             f"The complete rows differ from those of an earlier fit in {few[0]}: the difference of both would tell of them. "
             f"Fill missing values, or choose columns so that the same rows are complete, or {min_count} more or less.",
-            f"its rows differ from those of an earlier fit in fewer than {min_count}",
+            f"rows that differ from those of an earlier fit in fewer than {min_count}",
         )
     if sends and own not in fits:
         try:

@@ -52,6 +52,18 @@ class Moments(NamedTuple):
         """Whether all numbers are equal, apart from rounding."""
         return self.squares <= self.n * (1e-10 * self.mean) ** 2
 
+    def rounded(self, rows: int, binary: bool) -> "Moments":
+        """To what so many rows change, so that two summaries do not give the value of a row that only one of them has."""
+        unit = 2.0 ** np.ceil(np.log2(rows * self.deviation)) if not self.constant else 0.0
+        if not unit:
+            return self
+        mean = float(round(self.mean * self.n / unit) * unit / self.n)
+        if binary:
+            mean = min(max(mean, 0.0), 1.0)
+            return Moments(self.n, mean, self.n * mean * (1 - mean))
+        square = unit * self.deviation
+        return Moments(self.n, mean, float(max(1, round(self.squares / square)) * square))
+
     def merged(self, other: "Moments") -> "Moments":
         n, difference = self.n + other.n, other.mean - self.mean
         if not n:
@@ -249,8 +261,10 @@ def _moments(values: np.ndarray, min_count: int) -> Moments:
     n = len(values) - max(missing, min_count) if missing else len(values)
     if n < min_count:
         return Moments()
-    moments = Moments.of(without_rare(present, min_count))
-    return moments._replace(n=n, squares=moments.squares * (n / len(present)))
+    values = without_rare(present, min_count)
+    moments = Moments.of(values)
+    moments = moments._replace(n=n, squares=moments.squares * (n / len(present)))
+    return moments.rounded(min_count, binary=bool(np.isin(values, (0, 1)).all())) if min_count > 1 else moments
 
 
 def without_rare(values: np.ndarray, min_count: int) -> np.ndarray:

@@ -21,7 +21,7 @@ ROUNDED = 1 + 1e-4  # more than the rounding errors of a length
 
 
 class Noisy(OneByOne):
-    """(sum of g / (1.0001 |g| + 0.01) over drawn rows + sigma normal) / batch; each row is drawn with probability batch / rows."""
+    """(sum of g / (1.0001 |g| + 0.01) over drawn rows + sigma normal) / batch, each row drawn with probability batch / rows."""
 
     def __init__(self, data: Sharded, footprint: int, module: FlatModule):
         super().__init__(data, footprint, module, loss_scale=1.0, augment=None)

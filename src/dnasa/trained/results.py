@@ -18,6 +18,7 @@ from dnasa.trained.evaluation import EDGES, REGRESSION_SUMS, Cells, Evaluation, 
 MOST = 16  # classes of a confusion matrix that is printed
 WHOLE = "test rows", "events", "training rows", "missing"  # measures that are counts
 FLOOR = -0.02  # of a decision curve
+FEW = 10  # events, below which the AUC has no interval
 GROUPS = 10  # points of a calibration curve
 CENTERS = (EDGES[:-1] + EDGES[1:]) / 2
 AXES = ("group", "measure"), ("measure", "group"), ("group", "measure")  # of the columns and rows of each table
@@ -71,6 +72,8 @@ def auc(others: np.ndarray, events: np.ndarray) -> Measure:
     n, m = others.sum(), events.sum()
     if min(n, m) <= 1:
         return "AUC", nan, nan, nan
+    if min(n, m) < FEW:  # DeLong's interval would be too narrow
+        return "AUC", float(np.average((others.cumsum() - others / 2) / n, weights=events)), nan, nan
     of_events = (others.cumsum() - others / 2) / n  # the share of other rows below each place, and of events above
     of_others = 1 - (events.cumsum() - events / 2) / m
     value = float(np.average(of_events, weights=events))
@@ -107,7 +110,7 @@ def binary(parts: Sequence[Part], threshold: float) -> Iterator[Measure]:
     yield "Brier score", sum(part.sums["brier"] for part in parts) / rows, nan, nan
     yield "Brier score of the event rate", rate * (1 - rate), nan, nan
     odds = log(threshold / (1 - threshold))
-    hits, false = above(events, odds), above(others, odds)
+    hits, false = round(above(events, odds)), round(above(others, odds))
     yield share("sensitivity", hits, m)
     yield share("specificity", n - false, n)
     yield share("PPV", hits, hits + false)
@@ -217,10 +220,29 @@ def tables(
         yield "Confusion matrix", matrix
 
 
+def shortcomings(evaluation: Evaluation) -> list[str]:
+    """A sentence if the model predicts worse than the share of each class, or the mean, in the test rows."""
+    (parts, *_) = [*groups(evaluation).values(), []]
+    rows, worse = sum(part.rows for part in parts), "The model predicts worse than"
+    if not rows:
+        return []
+    if evaluation.task == "regression":
+        squared, _, _, mean, squares = (sum(part.sums[name] for part in parts) / rows for name in REGRESSION_SUMS)
+        r2 = 1 - squared / variance if (variance := squares - mean**2) > 0 else 0.0
+        return [f"{worse} the mean of the test rows (R2 {r2:.3f})."] if r2 < 0 else []
+    events = np.array([pair(parts, c)[1].sum() for c in range(len(parts[0].scores))]) / rows
+    least = float((events * (1 - events)).sum())
+    brier = sum(part.sums["brier"] for part in parts) / rows
+    if brier <= least:
+        return []
+    what = "the share of events alone" if len(evaluation.names) == 2 else "the shares of the classes alone"
+    return [f"{worse} {what} (Brier score {brier:.3f}, {least:.3f})."]
+
+
 def left_out(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
     """A sentence about sites that the results leave out, if any."""
     few = [node_name(sites, i) for i, part in enumerate(evaluation.sites) if part is None]
-    least = f"Left out, with fewer than {evaluation.min_count} test rows of a class: {', '.join(few)}."
+    least = f"Left out, lost in the run or with fewer than {evaluation.min_count} test rows of a class: {', '.join(few)}."
     return [least] if few and evaluation.task == "classification" else []
 
 

@@ -159,6 +159,8 @@ def save_run(folder: Path | None, problem: Supervised, rows: Dataset, name: str,
         if measured is not None:
             OwnFiles(folder).write("evaluation.json", to_json(measured.model_dump(mode="json")))
             model.threshold = results.threshold_of(measured)
+            for sentence in results.shortcomings(measured):
+                warnings.warn(sentence, stacklevel=2)
         row = result.final().loc[run]
         about = {"rule": row.rule, "seed": row.seed, "steps": row.step, "nodes": len(x), "data": rows.source}
         save(folder, model, name, {"trained": about})
@@ -168,16 +170,13 @@ def save_run(folder: Path | None, problem: Supervised, rows: Dataset, name: str,
 def _evaluate_everywhere(
     problem: Supervised, rows: Dataset, model: TrainedModel, result: Result, network: Network
 ) -> Evaluation | None:
-    """The tests of the model by all processes; None after a loss of processes that had test rows, or during the tests."""
-    lost = network.nodes < len(rows.sites)
+    """The tests of the model by the processes that are left; None if one is lost during the tests."""
     measured = evaluation.begun(model, rows, rows.sites[0].min_count if rows.sites else 1)
     try:
-        if lost and rows.test_counts:
-            raise RunError("nodes with test rows were lost in the run.")
         if result.writes and not rows.test_counts:
             trained = None if rows.sites else (rows.inputs, rows.labels)
             measured.common = evaluation.evaluate(model, (rows.test_inputs, rows.test_labels), trained, min_count=1)
-        if rows.sites and not lost and (rows.test_counts or problem.privacy is None):  # training rows have no noise here
+        if rows.sites and (rows.test_counts or problem.privacy is None):  # training rows have no noise here
             measured.sites = [evaluation.evaluate(model, *pair, measured.min_count) for pair in _site_rows(problem, rows)]
             own = measured.model_dump(mode="json", exclude={"common"})
             parts = network.processes.allgather_json(own, lambda other: evaluation.like(measured, other))
