@@ -1,9 +1,8 @@
 """What is minimized. A problem defines its nodes' losses and gradients and does not depend on rules, graphs or processes."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dnasa.extras import needed_by
+from dnasa.extras import on_first_use
 from dnasa.problems.privacy import Privacy
 from dnasa.problems.problem import Problem
 
@@ -29,8 +28,7 @@ __all__ = [
     "prox",
 ]
 
-
-MODULES = {
+PLACES = {
     "Classification": "classification",
     "Custom": "custom",
     "LeastSquares": "least_squares",
@@ -38,16 +36,4 @@ MODULES = {
     "RobustRegression": "robust_regression",
     "Supervised": "supervised",
 }
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        """Import a problem when it is first used, since some need torch."""
-        if name not in __all__:
-            raise AttributeError(f"module 'dnasa.problems' has no attribute '{name}'")
-        with needed_by(f"dnasa.problems.{name}"):
-            module = import_module(f"dnasa.problems.{MODULES.get(name, name)}")
-        return getattr(module, name, module)
-
-    def __dir__() -> list[str]:
-        return sorted(__all__)
+__getattr__, __dir__ = on_first_use(__name__, __all__, PLACES)
