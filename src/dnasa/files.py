@@ -196,7 +196,7 @@ def execute(path: Path, name: str, code: bytes) -> ModuleType:
     return module
 
 
-def failure(path: str | Path, error: BaseException) -> str:
+def failure(path: Path, error: BaseException) -> str:
     """How code in that file failed: the line, the kind of error and its message."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     reason = " ".join(str(error).split())
