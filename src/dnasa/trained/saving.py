@@ -171,7 +171,7 @@ def _evaluate_everywhere(
 ) -> Evaluation | None:
     """The tests of the model by all processes; None after a loss of processes that had test rows, or during the tests."""
     lost = network.nodes < len(rows.sites)
-    measured = evaluation.begun(model, rows, MIN_COUNT if rows.sites else 1)
+    measured = evaluation.begun(model, MIN_COUNT if rows.sites else 1)
     try:
         if lost and rows.test_counts:
             raise RunError("nodes with test rows were lost in the run.")
