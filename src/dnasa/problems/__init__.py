@@ -7,7 +7,7 @@ from dnasa.problems.privacy import Privacy
 from dnasa.problems.problem import Problem
 
 if TYPE_CHECKING:
-    from dnasa.problems import augment, models, prox
+    from dnasa.problems import models, prox
     from dnasa.problems.classification import Classification, Regression
     from dnasa.problems.custom import Custom
     from dnasa.problems.least_squares import LeastSquares
@@ -23,7 +23,6 @@ __all__ = [
     "Regression",
     "RobustRegression",
     "Supervised",
-    "augment",
     "models",
     "prox",
 ]
