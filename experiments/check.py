@@ -33,7 +33,7 @@ class Claim(NamedTuple):
 
 
 def claims() -> list[Claim]:
-    return read_toml(CLAIMS, str, lambda content: [Claim(**entry) for entry in content["claim"]])
+    return read_toml(CLAIMS, "claims", lambda content: [Claim(**entry) for entry in content["claim"]])
 
 
 def check(every: list[Claim]) -> Iterator[tuple[Claim, float | None, str]]:

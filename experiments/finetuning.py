@@ -8,17 +8,44 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
 import dnasa
 from dnasa.data import load, partition
 from dnasa.problems import Supervised
-from dnasa.problems.augment import flip_and_shift
 from dnasa.problems.losses import cross_entropy
 from dnasa.problems.models import resnet
 
 NODES, PRETRAIN, STEPS = 8, 1500, 200
 CELLS = [("iid", 0), *(("dirichlet(0.1)", seed) for seed in range(3)), ("by_label", 0)]  # the partition and its seed
 ETAS = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3]
+
+
+def flip_and_shift(images: Tensor, generator: torch.Generator, most: int = 4, flip: bool = True) -> Tensor:
+    """Each image shifted at random, 0 outside; half of them mirrored.
+
+    Args:
+        images: A batch `(b, channels, height, width)`.
+        generator: What the changes are drawn from.
+        most: The largest shift, in pixels.
+        flip: Whether to mirror images.
+    """
+    b, channels, height, width = images.shape
+
+    def draw(high: int) -> Tensor:
+        return torch.randint(high, (b, 1), generator=generator, device=images.device)
+
+    def count(size: int) -> Tensor:
+        return torch.arange(size, device=images.device)
+
+    rows = count(height) + draw(2 * most + 1)
+    columns = count(width) + draw(2 * most + 1)
+    if flip:
+        columns = torch.where(draw(2) == 1, columns, width - 1 + 2 * most - columns)
+    image, channel = count(b)[:, None, None, None], count(channels)[:, None, None]
+    return pad(images, (most,) * 4)[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
 def main(device: str, norm: str) -> None:

@@ -186,7 +186,7 @@ def test_a_file_and_a_dictionary_say_the_same(tmp_path: Path) -> None:
     path = tmp_path / "links.toml"
     path.write_text("compute = [0.1, 0.2, 0.3]\nbandwidth = 20\nlatency = 30  # ms\n")
     found = read_links(path, 3)
-    assert (found.compute, found.bandwidth, found.latency) == ([0.1, 0.2, 0.3], 20, 30)
+    assert (found.compute, found.bandwidth, found.latency) == ([0.1, 0.2, 0.3], [20], 30)
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,10 @@ def test_a_file_and_a_dictionary_say_the_same(tmp_path: Path) -> None:
     [
         ({"speed": 3}, "speed: Extra inputs are not permitted. Links have compute"),
         ({"compute": None}, "compute: Field required"),
-        ({"compute": -1}, "compute: .* greater than or equal to 0"),
+        ({"compute": -1}, "compute.0: .* greater than or equal to 0"),
         ({"compute": [1, 2]}, "compute has 2 numbers for 6 nodes: give one for each, or one for all."),
-        ({"bandwidth": 0}, "bandwidth: .* greater than 0"),
-        ({"bandwidth": True}, "bandwidth: .* valid number"),
+        ({"bandwidth": 0}, "bandwidth.0: .* greater than 0"),
+        ({"bandwidth": True}, "bandwidth.0: .* valid number"),
         ({"latency": "20 ms"}, "latency: .* valid number"),
     ],
 )

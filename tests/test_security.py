@@ -19,24 +19,10 @@ from dnasa import extras
 from dnasa.cli import plugins
 from dnasa.core import InputError
 from dnasa.data.reading import read_images
-from dnasa.rules import RULES, registry
+from dnasa.rules import RULES
 from dnasa.tasks import models
 
 ROOT = Path(__file__).parent.parent
-
-
-def test_packages_that_only_lie_in_the_current_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m dnasa` has the current folder on its path."""
-    (tmp_path / "evil-1.dist-info").mkdir()
-    (tmp_path / "evil-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1\n")
-    (tmp_path / "evil-1.dist-info" / "entry_points.txt").write_text("[dnasa.rules]\nx = evil\n")
-    (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(InputError, match="executed"):  # it is found, so the test can fail
-        registry.import_installed("x")
-    monkeypatch.chdir(tmp_path)
-    registry.import_installed("x")
-
 
 # ---------------------------------------------------------------- code that files name
 

@@ -1,13 +1,12 @@
 """Decentralized training with no server, no shared data and no stepsize to tune."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dnasa import core, rules
 from dnasa.arrays import unit
 from dnasa.communication import Channel, Network
 from dnasa.core import InputError, Rule
-from dnasa.extras import needed_by
+from dnasa.extras import on_first_use
 from dnasa.rules import schedules
 
 if TYPE_CHECKING:
@@ -62,26 +61,13 @@ __all__ = [
     "unit",
 ]
 
-ELSEWHERE = {
-    "Record": "dnasa.runs.history",
-    "Result": "dnasa.runs.result",
-    "connect": "dnasa.networks",
-    "load": "dnasa.trained",
-    "on_shards": "dnasa.tasks.tasks",
-    "simulate": "dnasa.engine.simulate",
-    "solve": "dnasa.engine.loop",
+PLACES = {
+    "Record": "runs.history",
+    "Result": "runs.result",
+    "connect": "networks",
+    "load": "trained",
+    "on_shards": "tasks.tasks",
+    "simulate": "engine.simulate",
+    "solve": "engine.loop",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use what not every program needs, or what needs SciPy, networkx, torch or matplotlib."""
-    with needed_by(f"dnasa.{name}"):
-        if name in ELSEWHERE:
-            return getattr(import_module(ELSEWHERE[name]), name)
-        if name in __all__:
-            return import_module(f"dnasa.{name}")
-    raise AttributeError(f"module 'dnasa' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = on_first_use(__name__, __all__, PLACES)

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from dnasa.arrays import crc32
+from dnasa.checks import as_list
 from dnasa.communication import Network
 from dnasa.core import InputError
-from dnasa.files import read_toml
+from dnasa.files import read_model
 from dnasa.topology import Topology
 
 Times = Any  # of the nodes in seconds, (n,); 0.0 at the start
@@ -23,14 +24,15 @@ Exchanged = Callable[[Times, float], Times]  # (times, bytes of each message) ->
 BYTE = 8e-6 * 1514 / 1448  # Mbit, with the headers of TCP in Ethernet frames
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+LISTED = BeforeValidator(lambda value: as_list(value.tolist() if isinstance(value, np.ndarray) else value))
 
 
 class Links(BaseModel):
     """The TOML file."""
 
     model_config = ConfigDict(extra="forbid")
-    compute: Amount | list[Amount]  # seconds per gradient
-    bandwidth: Rate | list[Rate]  # Mbit/s that a node sends
+    compute: Annotated[list[Amount], LISTED]  # seconds per gradient, one or those of each node
+    bandwidth: Annotated[list[Rate], LISTED]  # Mbit/s that a node sends
     latency: Amount  # ms
 
 
@@ -44,27 +46,11 @@ def with_clock(network: Network, links: Mapping[str, Any] | str | Path) -> Netwo
 
 def read_links(links: Mapping[str, Any] | str | Path, nodes: int) -> Links:
     """The links in a TOML file, or in a dictionary with the same keys."""
-    if isinstance(links, Mapping):
-        return _links(links, nodes)
-    return read_toml(
-        Path(links),
-        lambda reason: f"Cannot read the links in {links}: {reason}. Give a .toml file.",
-        lambda content: _links(content, nodes),
-    )
-
-
-def _links(content: Mapping[str, Any], nodes: int) -> Links:
-    plain = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in content.items()}
-    try:
-        links = Links.model_validate(plain)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{first['loc'][0]}: {first['msg']}. Links have compute, bandwidth and latency.") from error
-    for name in ("compute", "bandwidth"):
-        value = getattr(links, name)
-        if isinstance(value, list) and len(value) != nodes:
-            raise InputError(f"{name} has {len(value)} numbers for {nodes} nodes: give one for each, or one for all.")
-    return links
+    found = read_model(links, "links", Links, "Links have compute, bandwidth and latency")
+    for name, values in (("compute", found.compute), ("bandwidth", found.bandwidth)):
+        if len(values) not in (1, nodes):
+            raise InputError(f"{name} has {len(values)} numbers for {nodes} nodes: give one for each, or one for all.")
+    return found
 
 
 class Clock:

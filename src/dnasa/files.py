@@ -7,18 +7,22 @@ import stat
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from dnasa.checks import first_line
 from dnasa.core import InputError
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 T = TypeVar("T")
+M = TypeVar("M", bound="BaseModel")
 LARGEST = 2**30  # bytes of a file that is read as a whole
 
 
@@ -116,14 +120,14 @@ def read_json(path: Path, what: str, follow: bool = False) -> dict[str, Any]:
     return thing
 
 
-def read_toml(path: Path, unreadable: Callable[[str], str], parse: Callable[[dict[str, Any]], T]) -> T:
-    """What `parse` makes of a TOML file; errors name the file. `unreadable` says what to do, given the system's reason."""
+def read_toml(path: Path, what: str, parse: Callable[[dict[str, Any]], T]) -> T:
+    """What `parse` makes of the `what` in a TOML file; errors name the file."""
     import tomllib  # few commands need it
 
     try:
         given = tomllib.loads(read_bytes(path, follow=True).decode())
     except OSError as error:
-        raise InputError(unreadable(str(error.strerror))) from error
+        raise InputError(f"Cannot read the {what} in {path}: {error.strerror}. Give a .toml file.") from error
     except (ValueError, RecursionError) as error:
         reason = first_line(error).replace("Cannot overwrite a value", "a name stands there twice")
         raise InputError(f"{path} is not TOML: {reason}.") from error
@@ -131,6 +135,19 @@ def read_toml(path: Path, unreadable: Callable[[str], str], parse: Callable[[dic
         return parse(given)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def read_model(given: Mapping[str, Any] | str | Path, what: str, model: type[M], form: str) -> M:
+    """A pydantic model from a TOML file, or from its contents; an error is one line: the first mistake, and the right form."""
+    from pydantic import ValidationError  # it is slow to import
+
+    if isinstance(given, str | Path):
+        return read_toml(Path(given), what, lambda content: read_model(content, what, model, form))
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}. {form}.") from error
 
 
 def fits(value: Any, form: Any) -> bool:
@@ -179,7 +196,7 @@ def execute(path: Path, name: str, code: bytes) -> ModuleType:
     return module
 
 
-def failure(path: str | Path, error: BaseException) -> str:
+def failure(path: Path, error: BaseException) -> str:
     """How code in that file failed: the line, the kind of error and its message."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     reason = " ".join(str(error).split())

@@ -1,8 +1,6 @@
-"""Rules of the user's own on the command line: files given with --plugin, and installed packages."""
+"""Rules of the user's own on the command line: files given with --plugin."""
 
-import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ from test_resume import run
 
 from dnasa.cli import plugins
 from dnasa.rules import RULES
-from dnasa.rules.registry import GROUP, find
 from dnasa.topology import TOPOLOGIES
 
 PLUGIN = """
@@ -99,26 +96,9 @@ def test_a_plugin_that_cannot_be_used_gets_one_clear_line(
     assert not errors.rstrip().endswith("..")
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    entry = metadata.EntryPoint(name, value, GROUP)
-    monkeypatch.setattr(
-        metadata, "entry_points", lambda group, name: [entry] if (name, group) == (entry.name, entry.group) else []
-    )
-
-
-def test_a_rule_of_an_installed_package_is_imported_when_it_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "their_rules.py").write_text("def add():\n" + PLUGIN.replace("\n", "\n    "))
+def test_a_plugin_uses_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_rules.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(tmp_path)
-    installed(monkeypatch, "doubled", "their_rules:add")
-    find("dsgd")
-    assert "doubled" not in RULES
-    assert "their_rules" not in sys.modules
-    assert find("doubled").title == RULES["doubled"].title == "Doubled D-SGD"
-
-
-def test_a_broken_entry_point_is_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    installed(monkeypatch, "theirs", "no_such_module_at_all")
-    errors = refused(["train", "--problem", "spike", "--rule", "theirs"], monkeypatch, capfd)
-    assert "The plugin 'theirs' (no_such_module_at_all) failed: ModuleNotFoundError" in errors
+    (tmp_path / "mine.py").write_text("import their_rules")
+    plugins.load([tmp_path / "mine.py"])
+    assert RULES["doubled"].title == "Doubled D-SGD"

@@ -339,7 +339,7 @@ def test_a_mistake_in_the_last_cell_shows_before_the_first_is_run(tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["none.toml"], "There is no study in none.toml"),
+        (["none.toml"], "Cannot read the study in none.toml"),
         ([METHODS, "--only", "wat"], "there is no problem 'wat' (--only)"),
         ([METHODS, "--format", "gif"], "Unknown format 'gif'"),
         ([METHODS, "--device", "wat"], "wat"),

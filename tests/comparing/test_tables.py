@@ -1,4 +1,4 @@
-"""Tables say what their frames hold: with ±, and in notebooks."""
+"""Tables say what their frames hold, with ±."""
 
 from typing import Any
 
@@ -6,10 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dnasa import solve, topology
 from dnasa.comparing import tables
-from dnasa.problems import LeastSquares
-from dnasa.runs.result import html_table
 
 
 def cell(metric: str = "test_loss", **values: Any) -> tuple[str, str]:
@@ -48,18 +45,3 @@ def test_differences_have_their_interval() -> None:
     assert cell(difference=0.5)[1] == "+0.5"
     assert cell(best=True)[1] == "best"
     assert cell(diverged=1)[1] == "-"
-
-
-def test_a_result_is_a_table_in_a_notebook() -> None:
-    result = solve(LeastSquares(dim=4), topology.ring(3), ["dsgd", "dnasa"], eta=[0.01, 1e160], steps=30)
-    page = result._repr_html_()
-    assert page.count("<tr") == 1 + 3
-    assert "dnasa" in page
-    assert "steps 30" in page
-
-
-def test_a_page_of_a_notebook_escapes_names_and_leaves_out_long_tails() -> None:
-    page = html_table(pd.DataFrame({"<b>": ["<script>"] * 40}), "<i>")
-    assert "<script>" not in page
-    assert "<i>" not in page
-    assert page.count("&lt;script") == 30

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
+from experiments.finetuning import flip_and_shift
 from numpy.lib.stride_tricks import sliding_window_view
 from thread_network import run_threads
 from torch import nn
@@ -18,7 +19,7 @@ from dnasa import Result, topology
 from dnasa.communication import Network
 from dnasa.core import Array, InputError
 from dnasa.data import Dataset, partition
-from dnasa.problems import Supervised, augment, executors
+from dnasa.problems import Supervised, executors
 from dnasa.problems.executors import OneByOne, OnGpu, Stacked
 from dnasa.problems.losses import cross_entropy
 from dnasa.problems.models import gpt, resnet
@@ -131,7 +132,7 @@ def test_gradients_are_those_of_autograd_node_by_node(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["batch norm", "gpt"])
 def test_a_node_alone_has_the_same_bits(name: str) -> None:
-    task = problem(name, dtype="float32", augment=lambda x, g: x if x.ndim == 2 else augment.flip_and_shift(x, g, 1))
+    task = problem(name, dtype="float32", augment=lambda x, g: x if x.ndim == 2 else flip_and_shift(x, g, 1))
     x = task.start(0).expand(2, 1, NODES, -1) + 0.05 * torch.randn(2, 1, NODES, len(task.start(0)))
     both = task.gradient(x, range(NODES), [4], 2)
     alone = task.gradient(x[1:, :, 2:], range(2, 3), [4], 2)
@@ -332,7 +333,7 @@ def test_windows_of_one_array_take_the_memory_of_that_array() -> None:
 @pytest.mark.parametrize("mirrored", [True, False])
 def test_flip_and_shift_moves_whole_images(mirrored: bool) -> None:
     pictures = torch.arange(1.0, 1 + 60 * 2 * 4 * 5).view(60, 2, 4, 5)
-    changed = augment.flip_and_shift(pictures, torch.Generator().manual_seed(0), 1, flip=mirrored)
+    changed = flip_and_shift(pictures, torch.Generator().manual_seed(0), 1, flip=mirrored)
     padded = nn.functional.pad(pictures, (1, 1, 1, 1))
     seen = set()
     for picture, result in zip(padded, changed, strict=True):

@@ -1,12 +1,12 @@
 """How messages travel: as they are, in 16 bits, compressed with memory, or lost. Every rule can use every channel."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dnasa.channels.compressed import Codec, choco
 from dnasa.channels.exchange import exchange
 from dnasa.channels.faulty import faulty
 from dnasa.channels.named import compression
-from dnasa.extras import needed_by
+from dnasa.extras import on_first_use
 
 if TYPE_CHECKING:
     from dnasa.channels.codecs import sign, top_k
@@ -15,15 +15,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Codec", "choco", "compression", "exchange", "faulty", "feedback", "moniqua", "sign", "top_k"]
 
-
-def __getattr__(name: str) -> Any:
-    """Compression needs torch, which is imported on first use."""
-    if name in ("feedback", "moniqua", "sign", "top_k"):
-        with needed_by("Compression"):
-            from dnasa.channels import codecs, error_feedback, modular
-        return getattr({"feedback": error_feedback, "moniqua": modular}.get(name, codecs), name)
-    raise AttributeError(f"module 'dnasa.channels' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+PLACES = {"feedback": "error_feedback", "moniqua": "modular", "sign": "codecs", "top_k": "codecs"}
+__getattr__, __dir__ = on_first_use(__name__, __all__, PLACES, "Compression")

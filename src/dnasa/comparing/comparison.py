@@ -11,7 +11,6 @@ from dnasa.comparing.plots import label
 from dnasa.comparing.statistics import VARIANT, curves, differences, final, labeled, over_seeds
 from dnasa.comparing.tuning import Selection
 from dnasa.rules.registry import Variant
-from dnasa.runs.result import html_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,9 +48,6 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"Comparison of {', '.join(dict.fromkeys(self.choice.rule))} by {self.metric}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.table(), " ".join(self.notes()))
 
     @property
     def all_diverged(self) -> bool:

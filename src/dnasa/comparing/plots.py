@@ -289,16 +289,13 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
         topology: The graph.
     """
     graph, n = topology.graph, topology.nodes
-    places = _positions(topology.name, n)
-    size = max(4, 2400 / max(n, 12))
     weights = np.array([weight for *_, weight in graph.edges.data("weight")])
-    style: Any = {"edge_color": "#555555", "width": 0.5 + 2 * weights / weights.max(initial=1e-9), "alpha": 0.8}
+    style: Any = {"edge_color": "#777777", "width": 0.5 + 2 * weights / weights.max(initial=1e-9), "arrows": False}
     if graph.is_directed() and len(weights) <= MAX_ARROWS:
-        style |= {"arrows": True, "node_size": size, "connectionstyle": "arc3,rad=0.12"}  # curved: shows both directions
-    elif graph.is_directed():
-        style |= {"arrows": False}
-    nx.draw_networkx_edges(graph, places, ax=axis, **style)
-    nx.draw_networkx_nodes(graph, places, ax=axis, node_color="#d62728", node_size=size)
+        style |= {"arrows": True, "connectionstyle": "arc3,rad=0.12"}  # curved: shows both directions
+    size = max(4, 2400 / max(n, 12))
+    places = _positions(topology.name, n)
+    nx.draw_networkx(graph, places, ax=axis, with_labels=False, node_color="#d62728", node_size=size, **style)
     words = (topology.name, topology.parameters, f"$n$ = {n}", topology.mixing.replace("rho", r"$\rho$"))
     axis.set_title(", ".join(filter(None, words)), fontsize=current().font)
     axis.set_aspect("equal")
@@ -312,9 +309,7 @@ def _positions(name: str, n: int) -> dict[int, Any]:
     if rows and n > 1:
         columns = n // rows
         return {i: (i % columns, -(i // columns)) for i in range(n)}
-    if name == "star":
-        return nx.circular_layout(range(1, n)) | {0: (0, 0)}
-    return nx.circular_layout(range(n))
+    return nx.shell_layout(range(n), [[0], range(1, n)] if name == "star" else [range(n)])
 
 
 def rendered(figure: "Figure", kind: str) -> bytes:

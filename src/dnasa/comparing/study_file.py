@@ -161,7 +161,7 @@ def read(
         file.rules = list(dict.fromkeys([*file.rules, *more_rules]))
         return _study(file, only, quick, device)
 
-    return read_toml(path, lambda reason: f"There is no study in {path} ({reason}): give a .toml file.", parse)
+    return read_toml(path, "study", parse)
 
 
 def _in_one_line(error: ValidationError) -> str:

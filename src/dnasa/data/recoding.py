@@ -1,15 +1,14 @@
 """Turns a site's table into the form that all sites agreed on: names of columns, units, spellings, missing values, labels."""
 
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 import pandas as pd
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from dnasa.core import InputError
 from dnasa.data.columns import MISSING, first_row, to_numbers, to_words
-from dnasa.files import read_toml
+from dnasa.files import read_model
 
 Word = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -98,19 +97,8 @@ def as_recode(given: Any, labels: str | None = None) -> Recode | None:
     """Read a file, or take its contents or a Recode; `labels` adds to it, as "no=0,yes=1", or "no,yes" to name the classes."""
     if given is None and labels is None:
         return None
-    if isinstance(given, str | Path):
-        recode = read_toml(Path(given), lambda reason: f"Cannot read {given}: {reason}. {FORM}.", _validated)
-    else:
-        recode = _validated(given or {})
+    recode = read_model({} if given is None else given, "recoding", Recode, FORM)
     pairs = [[word.strip() for word in part.split("=")] for part in (labels or "").split(",") if part.strip()]
     if not all(len(pair) < 3 and all(pair) for pair in pairs):
         raise InputError(f"--labels takes labels and their classes, as in no=0,yes=1 or no,yes; not '{labels}'.")
     return recode.model_copy(update={"labels": recode.labels | {pair[0]: pair[-1] for pair in pairs}})
-
-
-def _validated(content: Mapping[str, Any]) -> Recode:
-    try:
-        return Recode.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}. {FORM}.") from error

@@ -4,18 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce, wraps
 from inspect import signature
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from dnasa.checks import check_new_name, choose, positive
 from dnasa.core import Array, InputError, Layout, Prox, Rule, Schedule
-from dnasa.files import failure
 from dnasa.rules.composition import wrapper
 from dnasa.rules.schedules import ETA, ScheduleSpec, side_by_side
 
 Eta = float | Schedule
 Maker = TypeVar("Maker", bound=Callable[..., Rule])
-GROUP = "dnasa.rules"  # of the entry points by which installed packages offer rules
 CUSTOM = "custom"  # the schedule of an eta that is a function of t, and of a rule that has its schedules inside
 DEFAULT_RULE = "dnasa"  # of the command line and the estimators, and of `solve` with noise; it needs no stepsize
 FULL_GRADIENT_RULE = "adgt"  # the default of `solve` without noise
@@ -101,15 +98,10 @@ class Look(NamedTuple):
 
 
 def find(name: str) -> Method:
-    """The rule of that name, also with its schedule, as in "dsgd:constant"; a package that has it is imported now.
-
-    "clip:1+dsgd" is D-SGD with changed gradients.
-    """
+    """The rule of that name, also with its schedule, as in "dsgd:constant"; "clip:1+dsgd" is D-SGD with changed gradients."""
     name, _ = split_schedule(name)
     if "+" in name:
         return composed(name)
-    if name not in RULES:
-        import_installed(name)
     method: Method = choose("rule", name, RULES)
     return method
 
@@ -131,21 +123,6 @@ def composed(name: str) -> Method:
         return reduce(lambda rule, wrap: wrap(rule), reversed(wrappers), method.make(*schedules, **options))
 
     return method._replace(make=make, title="+".join([*changes, method.title]), color=None)
-
-
-def import_installed(name: str) -> None:
-    """Import what the entry point of this name refers to: a module that registers the rule, or a function that does."""
-    from importlib.metadata import entry_points  # 30 ms
-
-    for entry in entry_points(group=GROUP, name=name):
-        if entry.dist is not None and Path(str(entry.dist.locate_file(""))).resolve() == Path.cwd():
-            continue  # `python -m dnasa` also finds packages that lie in the current folder and are not installed
-        try:
-            loaded = entry.load()
-            if callable(loaded):
-                loaded()
-        except (Exception, SystemExit) as error:
-            raise InputError(f"The plugin '{name}' ({entry.value}) {failure('', error).rstrip('.')}.") from error
 
 
 def look(name: str) -> Look | None:

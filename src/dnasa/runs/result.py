@@ -59,15 +59,8 @@ class Result:
         """The settings, the shape of x and the last evaluation of the first and last runs."""
         last = self.final().dropna(axis="columns", how="all")
         table = last.to_string(float_format="{:.4g}".format, line_width=120, max_rows=10)
-        return f"{self._title}, x {tuple(self.x.shape)}\n{table}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.final().reset_index(), self._title)
-
-    @property
-    def _title(self) -> str:
         settings = [f"{name} {self.settings.get(name)}" for name in ("nodes", "topology", "steps")]
-        return f"Runs: {len(self.runs)}, {', '.join(settings)}"
+        return f"Runs: {len(self.runs)}, {', '.join(settings)}, x {tuple(self.x.shape)}\n{table}"
 
     def save(self, path: str | Path) -> Path:
         """Write `history.csv`, `runs.csv`, `x.safetensors` and `settings.json`. Returns the folder.
@@ -124,14 +117,6 @@ def answered(history: "pd.DataFrame") -> "pd.DataFrame":
     if "improved" not in history:
         return history
     return history[(history.improved == 1) | history.consensus.isna()]
-
-
-def html_table(table: "pd.DataFrame", title: str) -> str:
-    """An HTML table for notebooks; of a long table, the first and the last rows."""
-    from html import escape
-
-    body = table.to_html(index=False, na_rep="-", float_format="{:.4g}".format, border=0, max_rows=30)
-    return f"<p>{escape(title)}</p>{body}"
 
 
 def _check(x: np.ndarray, history: "pd.DataFrame", settings: dict[str, Any]) -> None:

@@ -48,11 +48,7 @@ class Sites:
 def read_sites(path: str | Path) -> Sites:
     """The sites in a TOML file, checked together with the keys of this one."""
     path = Path(path)
-    return read_toml(
-        path,
-        lambda reason: f"Cannot read the sites in {path}: {reason}. Give a .toml file.",
-        lambda given: _sites(given, path.parent),
-    )
+    return read_toml(path, "sites", lambda given: _sites(given, path.parent))
 
 
 def check_name(name: str) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, Field, NonNegativeInt, model_validator
 
-from dnasa.data import Dataset
 from dnasa.files import read_json, refusing_damage
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ class Evaluation(BaseModel, extra="forbid"):
     names: Annotated[list[Any], Field(min_length=1)]  # of the classes; of a regression, of the target
     scale: Number = 1.0  # its deviation
     min_count: NonNegativeInt = 1
-    site_kind: Literal["test", "training"] = "test"
     common: Part | None = None
     sites: list[Part | None] = []
 
@@ -147,11 +145,10 @@ def like(local: Evaluation, received: Any) -> Evaluation:
     return other
 
 
-def begun(model: "TrainedModel", rows: Dataset, min_count: int) -> Evaluation:
+def begun(model: "TrainedModel", min_count: int) -> Evaluation:
     """An evaluation of this model that has no results yet."""
     target, scale = model.encoding.target, model.encoding.target_scale
     about: Any = {"task": model.task, "target": target, "names": model.classes.tolist() or [target], "min_count": min_count}
-    about["site_kind"] = "test" if rows.test_counts else "training"
     return Evaluation(**about, scale=1.0 if scale is None else float(scale[0]))
 
 
@@ -161,5 +158,6 @@ def read(folder: Path) -> Evaluation | None:
     if not path.exists():
         return None
     stored = read_json(path, "evaluation.json")
+    stored.pop("site_kind", None)  # of earlier editions
     with refusing_damage(path):
         return Evaluation.model_validate(stored)

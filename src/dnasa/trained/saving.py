@@ -171,7 +171,7 @@ def _evaluate_everywhere(
     problem: Supervised, rows: Dataset, model: TrainedModel, result: Result, network: Network
 ) -> Evaluation | None:
     """The tests of the model by the processes that are left; None if one is lost during the tests."""
-    measured = evaluation.begun(model, rows, rows.sites[0].min_count if rows.sites else 1)
+    measured = evaluation.begun(model, rows.sites[0].min_count if rows.sites else 1)
     try:
         if result.writes and not rows.test_counts:
             trained = None if rows.sites else (rows.inputs, rows.labels)
