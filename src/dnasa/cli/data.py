@@ -9,6 +9,7 @@ from dnasa.cli import inputs, rendering
 from dnasa.cli.options import Options, takes
 from dnasa.cli.rendering import print_line, print_table
 from dnasa.core import InputError
+from dnasa.files import make_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +24,7 @@ MOST_COLUMNS = 15  # a table with more is shown with a row for each class
 
 @takes(
     *("target", "drop_columns", "id_column", "task", "labels", "recode", "min_count", "partition", "nodes", "shard_dir"),
-    *("sites", "timeout", "dry_run"),
+    *("sites", "timeout", "dry_run", "out"),
 )
 def show_data(
     context: typer.Context,
@@ -39,6 +40,8 @@ def show_data(
     from dnasa.data.duplicates import count_duplicates
     from dnasa.tasks import datasets, sources
 
+    if options.out is not None and options.sites is None:
+        raise InputError("--out is the folder of the audit of what leaves this site: give --sites, too.")
     if options.shard_dir is None and (find_duplicates or options.sites is not None or options.dry_run):
         raise InputError("--sites, --dry-run and --find-duplicates are for tables of sites: give --shard-dir.")
     if name is None and options.shard_dir is None:
@@ -66,9 +69,12 @@ def show_sites(context: typer.Context, options: Options, find_duplicates: bool) 
     """What the sites tell each other of their tables; a dry run shows what this one would tell."""
     from dnasa.data.duplicates import count_duplicates
     from dnasa.networks.sites import JOINED
+    from dnasa.runs.folder import RunFolder
     from dnasa.tasks.sources import load_rows
 
-    begun = inputs.begin(context, options, [options.rule])
+    options = inputs.of_dry_run(options) if options.dry_run else options
+    begun = inputs.begin(context, replace(options, out=None), [options.rule])
+    begun = begun._replace(folder=RunFolder(make_folder(options.out)) if options.out else None)
 
     def load(network: "Network") -> tuple["Dataset", "Duplicates | None"]:
         rows, shards = load_rows(*inputs.told(begun.options, network))
@@ -80,6 +86,8 @@ def show_sites(context: typer.Context, options: Options, find_duplicates: bool) 
     if options.dry_run:
         return rendering.print_dry_run(network)
     show_cohort(*loaded)
+    if begun.folder is not None and begun.folder.journal is not None:
+        begun.folder.journal.write(0)
     for members in JOINED:
         members.end()
 

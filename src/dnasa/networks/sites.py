@@ -84,6 +84,7 @@ def tell_stopped(sites: Sites, reason: str, timeout: float, traffic: processes.T
     """Tell the other sites why this one does not take part: those that come within the timeout."""
     mesh = Mesh(sites, "", str, lambda site, text: text, traffic.tell)
     mesh.stopped, traffic.wire = reason, mesh.wire
+    traffic.add("text", None, (), len(reason.encode()), text=reason)
     mesh.open()
     end = time.monotonic() + timeout
     while len(mesh.conflicts) < len(mesh.links) and time.monotonic() < end:
