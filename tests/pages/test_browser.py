@@ -105,7 +105,8 @@ def test_sites_have_their_names_and_results(chromium: Any, tmp_path: Path) -> No
         assert page.locator("h2").first.inner_text() == "Results"
         heads = page.locator("table").first.locator("th").all_inner_texts()
         assert heads == ["", "all", "bonn", "köln", "ulm"]
-        assert page.locator("svg").count() == 4
+        assert page.locator("svg").count() == 5, "one for the sites"
+        assert page.locator("#cohort-1").count() == 1
         page.get_by_role("link", name="20b").click()
         assert page.evaluate("location.hash") == "#rows-1"
         first = page.locator("#rows-1 tbody tr").first.inner_text()

@@ -388,13 +388,28 @@ def test_the_results_of_a_binary_model_are_those_of_single_rows(min_count: int, 
         np.testing.assert_allclose(found[name], numbers, atol=near if name == "AUC" else 3 * near, err_msg=name)
     intercept = sm.GLM(event.astype(float), np.ones(2000), sm.families.Binomial(), offset=odds).fit()
     assert found["calibration intercept"][0] == pytest.approx(intercept.params[0], abs=3 * near)
-    (roc, _, calibration, decision) = results.curves(measured)
+    (roc, of_sites, _, calibration, decision) = results.curves(measured, ["a", "b", "c", "d"])
+    assert of_sites[0] == "ROC curve of each site"
+    areas = results.numbers(measured, ["a", "b", "c", "d"]).query("measure == 'AUC'").set_index("group").value
+    for site, false, hits in of_sites[3]:
+        assert -np.trapezoid(hits, false) == pytest.approx(areas[site], abs=near)
     assert [curve[0] for curve in (roc, calibration)] == ["ROC curve, 3 of 4 sites", "Calibration, 3 of 4 sites"]
     assert all(low < observed < high for observed, (_, low, high) in zip(calibration[3][0][2], calibration[4], strict=True))
     assert [name for name, _, net in decision[3] if (net < -0.02).any()] in ([], ["model"])
     assert len(decision[3][1][1]) < len(decision[3][0][1]), "treat all ends where it leaves the picture"
     assert -np.trapezoid(roc[3][0][2], roc[3][0][1]) == pytest.approx(expected["AUC"][0], abs=near)
     assert len(calibration[3][0][1]) == 10
+
+
+def test_a_model_that_is_worse_than_the_share_of_events_is_named(home: Path) -> None:
+    rows, model = rows_of(home, "classification"), dnasa.load(home / "classification")
+    measured = evaluation.begun(model, 1)
+    for turned in (False, True):
+        labels = 1 - rows.labels if turned else rows.labels
+        measured.common = evaluation.evaluate(model, (rows.inputs, labels), None, 1)
+        found = results.shortcomings(measured)
+        assert bool(found) == turned
+    assert re.fullmatch(r"The model predicts worse than the share of events alone \(Brier score 0\.\d+, 0\.\d+\)\.", found[0])
 
 
 def test_a_site_with_few_rows_of_a_class_sends_nothing_of_its_tests(home: Path) -> None:

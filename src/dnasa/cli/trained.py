@@ -53,12 +53,16 @@ def save(folder: Path | None, source: "Source", result: "Result", network: "Netw
     """
     if source.rows is None or result.runs.diverged.notna().all():
         return
+    from dnasa.data.columns import as_csv
     from dnasa.runs.folder import RunFolder, logging_warnings
+    from dnasa.tasks.datasets import cohort
     from dnasa.trained.saving import save_run
 
     log = RunFolder(folder, resume=True).log if folder is not None and result.writes else None
     with logging_warnings(log) if log else nullcontext():
         tested = save_run(folder, cast("Supervised", source.problem), source.rows, source.model, result, network)
+    if folder is not None and result.writes and source.rows.sites and source.rows.sites[0].columns:
+        OwnFiles(folder).write("cohort.csv", as_csv(cohort(source.rows)).encode())
     if folder is None:
         return
     trust = " --trust" if configs.code_files({"model": source.model}) else ""

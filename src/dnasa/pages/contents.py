@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -184,6 +185,8 @@ def result_settings(path: Path) -> dict[str, Any]:
 
 def tests(path: Path, sites: Sequence[str], threshold: float | None) -> dict[str, Any] | None:
     """What the trained model did on the test rows, and at each site."""
+    import pandas as pd
+
     from dnasa.trained import evaluation, results
 
     found = evaluation.read(path)
@@ -192,10 +195,12 @@ def tests(path: Path, sites: Sequence[str], threshold: float | None) -> dict[str
     shown = dict(results.tables(found, sites, threshold))
     matrix = shown.pop("Confusion matrix", None)
     counts = [] if matrix is None else matrix.iloc[:, 1:].to_numpy().tolist()
+    if (path / "cohort.csv").is_file():
+        shown["Cohort"] = pd.read_csv(BytesIO(read_bytes(path / "cohort.csv")), dtype=str).rename(columns={"Unnamed: 0": ""})
     return {
         "confusion": {"names": list(map(text, found.names)), "counts": counts} if counts else None,
         "tables": [_table(title, frame) for title, frame in shown.items()],
-        "curves": [_curve(*curve) for curve in results.curves(found)],
+        "curves": [_curve(*curve) for curve in results.curves(found, sites)],
         "notes": list(map(text, results.left_out(found, sites))),
     }
 

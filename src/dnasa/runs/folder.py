@@ -35,7 +35,7 @@ JOURNALS = ("events-*.jsonl", "audit-*.jsonl")  # of each process among several;
 NAMES = (  # what a run may write, files and folders
     *(LOCK, RUNNING, KEY, "config.json", "history.csv", "log.txt", "status.json", "checkpoints", *JOURNALS),
     *("runs.csv", "x.safetensors", "settings.json", "report.*", "history.png", "table.csv", "table.tex"),
-    *("model.safetensors", "model.json", "model.py", "evaluation.json", "extension-*"),
+    *("model.safetensors", "model.json", "model.py", "evaluation.json", "cohort.csv", "extension-*"),
     *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg")),
 )
 

@@ -255,9 +255,15 @@ def with_interval(measure: str, value: float, low: float, high: float) -> str:
     return text.format(value) + ("" if isnan(low) else f" ({text.format(low)} to {text.format(high)})")
 
 
-def curves(evaluation: Evaluation) -> list[Curve]:
+def roc(name: str, others: np.ndarray, events: np.ndarray) -> Line:
+    hits, false = (np.append(rows[::-1].cumsum()[::-1], 0) / rows.sum() for rows in (events, others))  # from each edge on
+    return name, false, hits
+
+
+def curves(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[Curve]:
     """ROC, precision and recall, calibration and net benefit of a binary model; the distribution of a regression's errors."""
-    name, parts = next(iter(groups(evaluation).items()), ("", []))
+    each: list[tuple[str, list[Part]]] = [*groups(evaluation, sites).items()]
+    name, parts = each.pop(0) if each else ("", [])
     others, events = pair(parts, 0)
     n, m = others.sum(), events.sum()
     if evaluation.task == "regression" and m:
@@ -280,10 +286,13 @@ def curves(evaluation: Evaluation) -> list[Curve]:
     precision = "model", hits[flagged] / m, hits[flagged] / (hits + false)[flagged]
     decisions = [(line, risk[shown][~np.isnan(y)], y[~np.isnan(y)]) for line, y in lines.items()]
     calibrated = [("tenths", predicted, observed), ("ideal", top, top)]
-    bars = [(x, *each) for x, each in zip(predicted, intervals, strict=True)]
+    bars = [(x, *ends) for x, ends in zip(predicted, intervals, strict=True)]
+    scores = {site: pair(some, 0) for site, some in each}
+    of_sites = [roc(site, *found) for site, found in scores.items() if min(map(np.sum, found)) >= FEW]
     where = "" if name == "all" else f", {name}"
     return [
-        (f"ROC curve{where}", "1 - specificity", "sensitivity", [("model", false / n, hits / m), ("chance", ends, ends)], ()),
+        (f"ROC curve{where}", "1 - specificity", "sensitivity", [roc("model", others, events), ("chance", ends, ends)], ()),
+        *([("ROC curve of each site", "1 - specificity", "sensitivity", of_sites, ())] if len(of_sites) > 1 else []),
         (f"Precision and recall{where}", "sensitivity", "PPV", [precision, ("chance", ends, 0 * ends + rate)], ()),
         (f"Calibration{where}", "predicted risk", "observed share", calibrated, bars),
         (f"Decision curve{where}", "threshold", "net benefit", decisions, ()),
