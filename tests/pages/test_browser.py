@@ -108,7 +108,7 @@ def test_sites_have_their_names_and_results(chromium: Any, tmp_path: Path) -> No
         assert page.locator("svg").count() == 5, "one for the sites"
         assert page.locator("#cohort-1").count() == 1
         page.get_by_role("link", name="20b").click()
-        assert page.evaluate("location.hash") == "#rows-1"
+        assert page.evaluate("location.hash") == "#cohort-1"
         first = page.locator("#rows-1 tbody tr").first.inner_text()
         assert first.split("\t") == ["training rows, kind = no", "166", "50", "50", "66"]
 
