@@ -68,7 +68,7 @@ def rule(
             the number of steps, needs `steps=` in the optimizer, where T is None without it. By default eta alone, in the
             forms of D-SGD (diminishing, fixed, constant, cosine).
         needs_eta: Whether the user must give a stepsize.
-        color: Its color in plots, #rrggbb; by default an unused one.
+        color: Its color in plots, #rrggbb; by default one that goes with its name.
         paper: Authors, year, title and arXiv number.
         equation: One step, in TeX.
         checked: What the rule was compared with: its paper's text, or somebody else's code; without it, it is experimental.
