@@ -15,7 +15,7 @@ from test_latex import compiled
 
 import dnasa
 from dnasa import Result, data, topology
-from dnasa.comparing import compare, comparison, drawing, grid, latex, plots, tuning
+from dnasa.comparing import compare, comparison, drawing, grid, latex, plots, style, tuning
 from dnasa.comparing.statistics import final, over_seeds
 from dnasa.core import InputError
 from dnasa.problems import Custom, LeastSquares, RobustRegression
@@ -315,7 +315,7 @@ def test_a_latex_table_says_what_was_measured_what_signs_mean_and_how_stepsizes_
     (caption,) = re.findall(r"\\caption{(.*)}", text)
     assert caption == (
         r"Test accuracy (\%) on a9a: 8 nodes, mean $\pm$ std over 5 seeds. Bold: the best and no clear "
-        r"difference to it (paired $t$-test). $^\dagger$:~grid edge. MB: sent per node."
+        r"difference to it (paired $t$-test). Stepsize schedule: diminishing. $^\dagger$:~grid edge. MB: sent per node."
     )
     comments = [line for line in text.splitlines() if line.startswith("% ")]
     assert "chosen by the validation accuracy (a tenth of the training rows" in comments[1]
@@ -324,8 +324,17 @@ def test_a_latex_table_says_what_was_measured_what_signs_mean_and_how_stepsizes_
     assert "per node" not in replace(found, history=found.history.assign(bytes=1)).latex()
 
 
-def test_schedules_are_named_where_a_rule_has_several() -> None:
-    assert latex.methods([("dsgd", "diminishing"), ("dadam", "cosine")]) == ["D-SGD", "D-Adam"]
+def test_schedules_are_in_the_rows_where_they_differ_and_otherwise_in_the_captions() -> None:
+    found = measured("dsgd", "dsgt:cosine", "dnasa")
+    assert "schedule" not in found.latex() + found.captions()
+    assert ("D-SGD (diminishing) &" in found.latex(), "D-SGT (cosine) &" in found.latex()) == (True, True)
+    with style.context("paper"):
+        names = [text.get_text() for text in found.draw_stepsizes().legends[0].get_texts()]
+    assert names == ["D-SGD (diminishing)", "D-SGT (cosine)", "D-NASA"]
+    same = measured("dsgd:cosine", "dsgt:cosine", "dnasa")
+    assert "D-SGD &" in same.latex()
+    assert (same.latex().count("Stepsize schedule: cosine."), same.captions().count("Stepsize schedule: cosine.")) == (1, 2)
+    assert latex.methods([("dsgd", "diminishing"), ("adanasa", "averaged")]) == ["D-SGD", "AdaNASA (averaged)"]
     assert latex.methods([("dnasa", "diminishing"), ("dnasa", "fixed")]) == ["D-NASA", "D-NASA (fixed)"]
 
 

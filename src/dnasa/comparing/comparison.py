@@ -183,8 +183,9 @@ class Comparison:
             title: What was run.
         """
         seeds, axes = len(self.selection.reported), " and ".join(drawing.AXES[column] for column in self._columns())
-        curves = latex.figure_caption([self.metric], title, seeds, axes, [drawing.note_on(self.curves()), self._chosen_by()])
-        signs = [drawing.bars(self.stepsizes()), drawing.SIGNS, self._chosen_by()]
+        tuning = latex.schedule(self.choice), self._chosen_by()
+        curves = latex.figure_caption([self.metric], title, seeds, axes, [drawing.note_on(self.curves()), *tuning])
+        signs = [drawing.bars(self.stepsizes()), drawing.SIGNS, *tuning]
         return f"% curves\n{curves}% stepsizes\n{latex.figure_caption([self.metric], title, seeds, 'the stepsize', signs)}"
 
     def _chosen_by(self) -> str:

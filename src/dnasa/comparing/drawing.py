@@ -34,25 +34,24 @@ MARGIN = 0.05  # of the values, above and below them
 STRIP = 0.06  # the height of a row of crosses, as a part of the axis
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 
-LineStyles = dict[str, dict[str, Any]]  # color, dash and marker by label
+LineStyles = dict[str, dict[str, Any]]  # name in the legend, color, dash and marker by label
 Lines = list[tuple[Any, pd.DataFrame]]  # a variant and its rows
 
 
 def line_styles(variants: Iterable[Sequence[Any]]) -> LineStyles:
     """The styles of these rules with their schedules and perhaps stepsizes, for panels that show the same ones."""
     keys = list(variants)
-    looks = plots.styles([str(rule) for rule, *_ in keys])
-    return {plots.label(*key): look for key, look in zip(keys, looks, strict=True)}
+    looks = zip(keys, names_of(keys), plots.styles([str(rule) for rule, *_ in keys]), strict=True)
+    return {plots.label(*key): {"label": name} | look for key, name, look in looks}
 
 
 def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: LineStyles | None = None) -> None:
     """Draw a frame of `Comparison.curves`: a line and a band for each variant, a cross where a run diverged."""
     table = shown(table.assign(**{x: drawable(table[x].astype(float))}))
     lines: Lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
-    variants = [variant for variant, _ in lines]
-    looks = styles or line_styles(variants)
-    for i, (name, (variant, rows)) in enumerate(zip(names_of(variants), lines, strict=True)):
-        plots.draw_curve(axis, rows, x, name, shift=(i + 0.5) / len(lines), **looks[plots.label(*variant)])
+    looks = styles or line_styles(variant for variant, _ in lines)
+    for i, (variant, rows) in enumerate(lines):
+        plots.draw_curve(axis, rows, x, shift=(i + 0.5) / len(lines), **looks[plots.label(*variant)])
     if is_wide([rows[x][rows["mean"].notna()].max() for _, rows in lines]):
         axis.set_xscale("log")  # one method sends far more than another
         name_decades(axis.xaxis)
@@ -75,14 +74,13 @@ def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineS
     table = shown(table).assign(eta=drawable(table.eta.astype(float)))
     larger = larger_is_better(metric)
     lines: Lines = list(table.groupby(METHOD, sort=False, dropna=False))
-    variants = [variant for variant, _ in lines]
-    looks = styles or line_styles(variants)
-    for name, (variant, rows) in zip(names_of(variants), lines, strict=True):
+    looks = styles or line_styles(variant for variant, _ in lines)
+    for variant, rows in lines:
         look = looks[plots.label(*variant)]
         if rows.eta.isna().all():
-            axis.axhline(rows["mean"].iloc[0], label=name, **(look | {"marker": ""}))
+            axis.axhline(rows["mean"].iloc[0], **(look | {"marker": ""}))
         else:
-            axis.plot(rows.eta, rows["mean"], label=name, ms=current().marker, **look)
+            axis.plot(rows.eta, rows["mean"], ms=current().marker, **look)
     if (table.eta > 0).any():
         axis.set_xscale("log")
         name_decades(axis.xaxis)

@@ -79,12 +79,23 @@ def label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1, sto
     return name if number == 1 else f"{name}, no. {number}"
 
 
+def short_labels(variants: Sequence[Sequence[Any]]) -> list[str]:
+    """Labels without stepsizes, and without the schedule if all rules with a stepsize have it; where that is enough."""
+    common = {*common_schedules(variants)}
+    short = [label(rule, None if {schedule} == common else schedule) for rule, schedule, *_ in variants]
+    return short if len({*short}) == len(short) else [label(*variant) for variant in variants]
+
+
+def common_schedules(variants: Iterable[Sequence[Any]]) -> list[str]:
+    """The schedules of the rules that need a stepsize."""
+    found = dict.fromkeys(schedule for rule, schedule, *_ in variants if look_of(str(rule)).schedule is None)
+    return [name for name in found if isinstance(name, str) and name != CUSTOM]
+
+
 def names_of(variants: Sequence[Sequence[Any]]) -> list[str]:
-    """The label of each line; in print only the rule, where that distinguishes them."""
-    rules = [label(rule) for rule, *_ in variants]
-    if current().printed and len({*rules}) == len(rules):
-        return rules
-    return [label(*variant).replace("eta =", r"$\eta$ =") for variant in variants]
+    """The label of each line; in print without the schedule that all have."""
+    names = short_labels(variants) if current().printed else [label(*variant) for variant in variants]
+    return [name.replace("eta =", r"$\eta$ =") for name in names]
 
 
 def axis_name(metric: str) -> str:

@@ -103,7 +103,8 @@ class StudyReport:
             against, note = "the stepsize", f"{drawing.bars(comparison.stepsizes())}; {drawing.SIGNS}"
         steps = sorted({f"{cell.settings['steps']:,}" for cell, _ in self.cells})
         title = f"{cell.settings['nodes']} nodes, {' or '.join(steps)} steps"
-        words = [note, f"Networks: {_networks(self.cells)}", _chosen_by(self.cells).rstrip(".")]
+        schedule = latex.schedule(pd.concat([comparison.choice for _, comparison in self.cells]))
+        words = [note, f"Networks: {_networks(self.cells)}", schedule, _chosen_by(self.cells).rstrip(".")]
         metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
         return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words)
 
