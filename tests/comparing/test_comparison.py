@@ -271,16 +271,39 @@ def test_what_diverged_is_a_cross_above_the_axis_and_what_is_worse_a_triangle_at
     figure = drawing.figure_of_stepsizes(table.assign(chosen=True), "test_accuracy")
     axis = figure.axes[0]
     (cross,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
-    assert np.asarray(cross.get_xydata()).tolist() == [[10.0, 1 + drawing.STRIP], [30.0, 1 + drawing.STRIP]]
+    assert np.asarray(cross.get_xydata()).tolist() == [[10.0, 1.0], [30.0, 1.0]]
     (triangle,) = [line for line in axis.get_lines() if line.get_label() == "_worse"]
     assert np.asarray(triangle.get_xydata()).tolist() == [[3.0, 0.0]]
-    assert cross.get_transform() == triangle.get_transform() != axis.transData
     assert drawing.DIVERGED in [text.get_text() for text in axis.texts]
     (bars,) = axis.collections
     assert [np.asarray(path.vertices)[0, 0] for path in bars.get_paths()] == [0.1, 1.0]
     (circle,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
     assert np.asarray(circle.get_xdata()).tolist() == [0.1, 1.0]
     assert plots.rendered(figure, "png")
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize("name", ["screen", "paper"])
+@pytest.mark.parametrize("metric", ["test_accuracy", "test_loss"])
+def test_crosses_and_triangles_of_many_rules_hide_nothing_and_are_in_the_figure(name: str, metric: str) -> None:
+    cost = [(0.1, 1.0, 0.1), (1.0, 1.0, 0.05), (3.0, 1.0, 0.9), (10.0, None, np.nan)]
+    some = [(eta, v, 1 - test if metric == "test_accuracy" else test - 0.08) for eta, v, test in cost]
+    rules = ("dsgd", "dsgt", "dasagt", "kgt", "dadam", "d2")
+    table = over_seeds(runs(**dict.fromkeys(rules, some)).rename(columns={"test_loss": metric}), metric)
+    with style.context(name):
+        figure = drawing.figure_of_stepsizes(table, metric)
+        drawing.entitle(figure.axes[0], "A title")
+        figure.draw_without_rendering()
+    (axis,) = figure.axes
+    title = axis.title.get_window_extent()
+    for kind in ("_diverged", "_worse"):
+        marks = [line for line in axis.get_lines() if line.get_label() == kind]
+        places = [line.get_transform().transform(line.get_xydata())[0] for line in marks]
+        apart = np.diff([y for _, y in places]) * 72 / figure.dpi
+        assert len(marks) == len(rules)
+        assert (abs(apart) >= marks[0].get_markersize()).all()
+        assert all(figure.bbox.padded(-2).contains(*place) and not title.contains(*place) for place in places)
+        assert all(axis.bbox.x0 <= x <= axis.bbox.x1 for x, _ in places)
 
 
 def measured(*rules: str) -> comparison.Comparison:

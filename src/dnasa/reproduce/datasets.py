@@ -63,7 +63,7 @@ def against_stepsizes(
     with out.draw(name, len(panels), f"{out.title}: test accuracy against stepsize") as axes:
         for axis, (panel, table) in zip(axes, results.items(), strict=True):
             drawing.draw_stepsizes(axis, table, "test_accuracy", styles)
-            axis.set_title(panel if "(" in panel else f"{panel}, {steps[panel]:,} steps")
+            drawing.entitle(axis, panel if "(" in panel else f"{panel}, {steps[panel]:,} steps")
             short = panel.partition(" ")[0]
             out.tables[f"{name}-{short}"] = summary(table)
             out.data[f"{name}-{short}-grid"] = table
