@@ -291,6 +291,7 @@ LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
         ("steps = ", "is not TOML"),
         ("steps = 5", "problems is missing"),
         (LEAST + "step = 5", "unknown key 'step'. The keys here: weights, "),
+        (LEAST + "drop = 0.1\nrounds = 2", "--drop needs one round per exchange"),
         (LEAST + "seeds = 0", "seeds: 0 is wrong: it should be greater than or equal to 1."),
         (LEAST + 'graphs = ["ring", "ring"]', "graphs: ['ring', 'ring'] is wrong: it must not repeat a value."),
         (LEAST + 'rounds = "many"', "rounds: 'many' is wrong: it must be a whole number or 'exact'."),
@@ -387,6 +388,30 @@ def test_the_examples_of_the_documentation_work(example: str, tmp_path: Path) ->
     assert (tmp_path / "studies" / f"{name}-quick" / "table.csv").exists()
 
 
+@pytest.mark.pictures
+@pytest.mark.parametrize(("every", "scale"), [(2, "linear"), (40, "log")])
+def test_networks_are_drawn_against_the_same_bytes(every: int, scale: str, tmp_path: Path) -> None:
+    rules = 'rules = ["dsgd", "dnasa"]\netas = [0.001]\nfigure = "curves"\nx = "bytes"\n'
+    networks = f'[network.all]\ngraph = "ring"\n[network.few]\ngraph = "ring"\nevery = {every}\n'
+    (file := tmp_path / "s.toml").write_text(LEAST.replace("steps = 5", "steps = 80") + rules + networks)
+    report = report_of(file, tmp_path / "a")
+    left, right = report.draw().axes
+    sent = report.drawn().mb_per_node
+    for axis in (left, right):
+        low, high = axis.get_xlim()
+        assert axis.get_xscale() == scale
+        assert sent.max() <= high <= 1.11 * sent.max()
+        assert low == pytest.approx(0 if scale == "linear" else sent[sent > 0].min() / 1.1)
+
+
+def test_links_of_a_study_can_fail(tmp_path: Path) -> None:
+    lossy = 'rules = ["dsgd"]\netas = [0.001]\n[network.sure]\n[network.lossy]\ndrop = 0.5\n'
+    (file := tmp_path / "s.toml").write_text(LEAST + lossy)
+    report = report_of(file, tmp_path / "a")
+    assert report.numbers()["mean"].nunique() == 2
+    assert "lossy (exact, 1 round, links fail with probability 0.5, " in report.notes()[1]
+
+
 def test_networks_of_a_study_are_cells_with_their_own_messages(tmp_path: Path) -> None:
     text = LEAST + (
         'rules = ["adanasa"]\nfigure = "curves"\nx = "clock"\n[clock]\ncompute = 0.1\nbandwidth = 1\nlatency = 5\n'
@@ -398,6 +423,8 @@ def test_networks_of_a_study_are_cells_with_their_own_messages(tmp_path: Path) -
     words = " ".join(done.stdout.split())
     assert "Networks: exact_one (exact, 1 round, " in words
     assert "few (complete, 1 round, every 2 steps, feedback:2, " in words
+    assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in words
+    assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in (tmp_path / "a" / "captions.tex").read_text()
     drawn = pd.read_csv(tmp_path / "a" / "curves.csv").groupby("graph").clock_seconds.max()
     assert drawn["few"] < drawn["exact_one"]
     assert "Networks: exact one (exact, 1 round, " in (tmp_path / "a" / "table.tex").read_text()

@@ -294,21 +294,14 @@ def begin_journal(begun: Begun) -> "Traffic":
 
 def make_channel(options: Options, rules: Sequence[str]) -> "Channel | None":
     """How messages travel: some of them lost, compressed, masked, or as they are."""
-    from dnasa.channels import compression, faulty
+    from dnasa.channels.named import channel_of
 
     if options.private:
         if options.drop or options.compress or options.late is not None:
             raise InputError("--private cannot be combined with --compress, --drop and --late: leave them out.")
         shared = options.epsilon is not None and options.every == 1 and all(example(rule).only_sums for rule in rules)
         return networks.private_channel(wide=shared)
-    if not options.drop:
-        return compression(options.compress) if options.compress else None
-    for name in ("clock", "compress"):
-        if getattr(options, name) is not None:
-            raise InputError(f"{flag(name)} cannot be combined with --drop: leave one of them out.")
-    if options.rounds not in (None, "1"):
-        raise InputError("--drop needs one round per exchange: leave out --rounds.")
-    return faulty(options.drop, seed=options.seed)
+    return channel_of(vars(options))
 
 
 def stepsizes(text: str, rules: Sequence[str]) -> dict[str, list[float]]:

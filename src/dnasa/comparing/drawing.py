@@ -32,6 +32,7 @@ SIGNS = "circles: chosen stepsizes; crosses: a run diverged"
 NUMBERS = ["mean", "low", "high"]
 MARGIN = 0.05  # of the values, above and below them
 STRIP = 0.06  # room for a row of triangles, as a part of the axis
+FAR = 30  # how many times more a line may show than another on a linear axis that panels share
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 
 LineStyles = dict[str, dict[str, Any]]  # name in the legend, color, dash and marker by label
@@ -52,12 +53,16 @@ def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: 
     looks = styles or line_styles(variant for variant, _ in lines)
     for i, (variant, rows) in enumerate(lines):
         plots.draw_curve(axis, rows, x, shift=(i + 0.5) / len(lines), **looks[plots.label(*variant)])
-    if is_wide([rows[x][rows["mean"].notna()].max() for _, rows in lines]):
-        axis.set_xscale("log")  # one method sends far more than another
+    places = [line.get_xdata() for panel in axis.get_shared_x_axes().get_siblings(axis) for line in panel.lines]
+    ends, longest = [rows[x][rows["mean"].notna()].max() for _, rows in lines], [max(xs) for xs in places]
+    if is_wide(ends) or is_wide(longest, FAR):
+        axis.set_xscale("log")  # one method, or a network, sends far more than another
         name_decades(axis.xaxis)
     finish(axis, AXES.get(x, x), axis_name(metric), log=not larger_is_better(metric) and is_wide(table[NUMBERS]))
-    if axis.get_xscale() == "linear" and table[x].max() > 0:
-        axis.set_xlim(0, table[x].max())
+    if axis.get_xscale() == "log":
+        axis.set_xlim(min(value for xs in places for value in xs if value > 0) / 1.1, max(longest) * 1.1)
+    elif max(longest) > 0:
+        axis.set_xlim(0, max(longest))
     if axis.get_yscale() == "linear":
         later = [rows["mean"][rows[x] >= FIRST * rows[x].max()] for _, rows in lines]
         ends = [rows[["low", "high"]].dropna().tail(1).to_numpy().ravel() for _, rows in lines]
@@ -200,10 +205,10 @@ def _share(row: "list[tuple[Axes, str]]") -> None:
         axis.set_ylabel("" if label == kinds[0][0] else label)
 
 
-def is_wide(values: Any) -> bool:
-    """Whether these numbers need a logarithmic axis: all positive, the largest more than ten times the smallest."""
+def is_wide(values: Any, factor: float = 10) -> bool:
+    """Whether these numbers need a logarithmic axis: all positive, the largest more than `factor` times the smallest."""
     known = drawable(pd.Series(np.ravel(values).astype(float))).dropna()
-    return bool(len(known) and known.min() > 0 and known.max() > 10 * known.min())
+    return bool(len(known) and known.min() > 0 and known.max() > factor * known.min())
 
 
 def focus(axis: "Axes", values: Any) -> None:

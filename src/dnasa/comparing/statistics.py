@@ -62,9 +62,11 @@ def curves(
 
 
 def running_mean(values: pd.Series) -> pd.Series:
-    """The mean of the evaluations around each one, 5 % of all; both ends, and what is near to a divergence, stay."""
-    means = values.astype(float).rolling(window(len(values)), center=True).mean()
-    return means.fillna(values)
+    """The mean of the evaluations around each one, 5 % of all; of fewer near both ends and a divergence, so that ends stay."""
+    means = values = values.astype(float)
+    for width in range(3, window(len(values)) + 1, 2):
+        means = values.rolling(width, center=True).mean().fillna(means)
+    return means
 
 
 def window(evaluations: int) -> int:

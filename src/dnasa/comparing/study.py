@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import networks, topology
+from dnasa.channels.named import channel_of
 from dnasa.communication import Network
 from dnasa.comparing.budgets import affordable_steps
 from dnasa.comparing.comparison import Comparison
@@ -62,7 +63,8 @@ def check(study: Study, out: Path, known: Collection[str] = ()) -> None:
 def connect(cell: Cell) -> Network:
     settings = cell.settings
     graph = topology.make(cell.graph, settings["nodes"], settings["weights"])
-    return networks.connect(graph, "simulated", **{name: settings[name] for name in ("rounds", "every", "compress", "clock")})
+    options = {name: settings[name] for name in ("rounds", "every", "clock")}
+    return networks.connect(graph, "simulated", channel=channel_of(settings), **options)
 
 
 def left_out(cell: Cell) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dnasa import topology
-from dnasa.channels import compression
+from dnasa.channels.named import channel_of
 from dnasa.core import InputError
 from dnasa.data.partitions import full_name
 from dnasa.files import read_toml
@@ -60,6 +60,7 @@ class Messages(BaseModel):
     rounds: Rounds | None = None
     every: Whole = 1
     compress: Text | None = None
+    drop: Annotated[float, Field(ge=0, lt=1)] | None = None
     clock: dict[str, Any] | None = None
 
 
@@ -226,10 +227,11 @@ def _parts(cell: Cell, budgets: dict[str, dict[str, Any]]) -> list[Cell]:
 
 def _cell(problem: str, partition: str | None, settings: dict[str, Any], network: str, own: dict[str, Any]) -> Cell:
     settings = settings | own
+    if settings["drop"] and settings["rounds"] is None:
+        settings["rounds"] = 1
     graph = settings.pop("graph", None)
     if graph is None:
-        channel = compression(settings["compress"]) if settings["compress"] else None
-        rules = map(example, settings["rules"])
+        rules, channel = map(example, settings["rules"]), channel_of(settings)
         graph, settings["weights"] = topology.graphs.default_name(settings["nodes"], rules, channel, settings["weights"])
     return Cell(problem, graph, partition, settings, network)
 

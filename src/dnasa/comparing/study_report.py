@@ -13,6 +13,7 @@ from dnasa.comparing import drawing, latex, tables
 from dnasa.comparing.budgets import PLACE
 from dnasa.comparing.comparison import AXES, Comparison
 from dnasa.comparing.plots import label, panel_list
+from dnasa.comparing.run_table import CONDITIONS
 from dnasa.comparing.statistics import VARIANT, with_the_best
 from dnasa.comparing.study_file import Cell, Study, source_name
 from dnasa.problems.metrics import in_percent, larger_is_better
@@ -104,13 +105,14 @@ class StudyReport:
         steps = sorted({f"{cell.settings['steps']:,}" for cell, _ in self.cells})
         title = f"{cell.settings['nodes']} nodes, {' or '.join(steps)} steps"
         schedule = latex.schedule(pd.concat([comparison.choice for _, comparison in self.cells]))
-        words = [note, f"Networks: {_networks(self.cells)}", schedule, _chosen_by(self.cells).rstrip(".")]
+        words = [note, f"Networks: {_networks(self.cells)}", _links(self.cells), schedule, _chosen_by(self.cells).rstrip(".")]
         metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
         return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words)
 
     def notes(self) -> list[str]:
         """How stepsizes were chosen, the networks, what the marks of the table mean, and average ranks over several cells."""
         lines = [_chosen_by(self.cells), f"Networks: {_networks(self.cells)}."]
+        lines += [f"{links}." for links in [_links(self.cells)] if links]
         texts = " ".join(text for table in self.tables().values() for text in table.iloc[:, 1:].to_numpy().ravel())
         marks = [f"{mark} {meaning}" for mark, meaning in KEY.items() if f" {mark}" in texts]
         if marks:
@@ -148,8 +150,11 @@ class StudyReport:
         figure, axes = panel_list(count, graphs if fills_rows else ceil(sqrt(count)))
         styles = drawing.line_styles(_methods(self.cells))
         is_curves = self.study.figure == "curves"
-        for axis, (_, comparison) in zip(axes, self.cells, strict=True):
+        first: dict[str, Any] = {}
+        for axis, (cell, comparison) in zip(axes, self.cells, strict=True):
             if is_curves:
+                if self.study.x in ("bytes", "clock") and first.setdefault(cell.problem, axis) is not axis:
+                    axis.sharex(first[cell.problem])  # so that networks can be compared
                 rows = comparison.curves().assign(eta=np.nan)  # the legend is that of all cells
                 drawing.draw_curves(axis, rows, AXES[self.study.x], comparison.metric, styles)
             else:
@@ -179,10 +184,24 @@ def _networks(cells: Cells) -> str:
             f"{rounds} rounds" if rounds > 1 else "1 round",
             f"every {settings['every']} steps" if settings["every"] > 1 else "",
             settings["compress"] or "",
+            CONDITIONS["drop"].format(settings["drop"]) if settings["drop"] else "",
             f"{sent.min():.3g} to {sent.max():.3g} MB per node" if one_problem and len(sent) else "",
         ]
         facts[cell.network or cell.graph] = ", ".join(filter(None, parts))
     return "; ".join(f"{name} ({words})" for name, words in facts.items())
+
+
+def _links(cells: Cells) -> str:
+    """The links of predicted seconds, with the networks where these differ; empty where none are predicted."""
+    names: dict[str, dict[str, None]] = {}
+    for cell, _ in cells:
+        if clock := cell.settings["clock"]:
+            ends = {key: dict.fromkeys((f"{np.min(value):g}", f"{np.max(value):g}")) for key, value in clock.items()}
+            bandwidth, latency, compute = (" to ".join(ends[key]) for key in ("bandwidth", "latency", "compute"))
+            words = f"{bandwidth} Mbit/s, latency {latency} ms, {compute} s per gradient"
+            names.setdefault(words, {})[cell.budget or cell.network or cell.graph] = None
+    each = [words if len(names) == 1 else f"{', '.join(own)}: {words}" for words, own in names.items()]
+    return f"Links: {'; '.join(each)}" if each else ""
 
 
 def _table(cells: Cells) -> pd.DataFrame:
