@@ -404,6 +404,22 @@ def test_networks_are_drawn_against_the_same_bytes(every: int, scale: str, tmp_p
         assert low == pytest.approx(0 if scale == "linear" else sent[sent > 0].min() / 1.1)
 
 
+def test_titles_captions_and_numbers_name_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "covertype").mkdir()
+    rows = "\n".join(f"{i % 7},{i},{i % 3}" for i in range(100))
+    (tmp_path / "covertype" / "covertype-sample.csv").write_text(rows)
+    monkeypatch.setenv("DNASA_DATA", str(tmp_path))
+    (file := tmp_path / "s.toml").write_text('problems = ["covertype"]\nrules = ["dnasa"]\nnodes = 2\nsteps = 2\n')
+    done = run("study", file, "--out", tmp_path / "a", "--latex")
+    assert done.returncode == 0, done.stderr
+    title = "covertype (sample, 100 rows)"
+    assert f"on {title}: 2 nodes" in " ".join(done.stdout.split())
+    assert pd.read_csv(tmp_path / "a" / "table.csv").problem.tolist() == [title]
+    assert all(title in (tmp_path / "a" / name).read_text() for name in ("table.tex", "captions.tex"))
+    words = "--data covertype --rules dnasa --nodes 2 --steps 2".split()
+    assert f"{title}: 2 nodes" in " ".join(run("compare", *words).stdout.split())
+
+
 def test_links_of_a_study_can_fail(tmp_path: Path) -> None:
     lossy = 'rules = ["dsgd"]\netas = [0.001]\n[network.sure]\n[network.lossy]\ndrop = 0.5\n'
     (file := tmp_path / "s.toml").write_text(LEAST + lossy)

@@ -40,6 +40,7 @@ class Prepared(NamedTuple):
     notes: list[str]
     evaluate: int | list[int] | None
     facts: dict[str, Any]
+    data: str
 
 
 def check(study: Study, out: Path, known: Collection[str] = ()) -> None:
@@ -100,6 +101,7 @@ def prepare(study: Study, cell: Cell) -> Prepared:
         notes=notes_on(cell, reasons),
         evaluate=[0, settings["steps"]] if only_end else source.evaluate,
         facts={"model": source.model},
+        data=source.altered.get("data", ""),
     )
 
 
@@ -135,7 +137,7 @@ def run(
         runs = final(comparison.history)
         took = "from its folder" if is_complete else f"{time.perf_counter() - began:.1f} s"
         report(f"[{number}/{len(cells)}] {cell.title}: {len(runs)} runs of {runs.step.max():,} steps, {took}.")
-        results.append((cell, comparison))
+        results.append((cell._replace(data=prepared.data), comparison))
         notes |= dict.fromkeys(prepared.notes)
     return results, list(notes)
 

@@ -116,6 +116,11 @@ class Cell(NamedTuple):
     network: str = ""  # its name; without one, that of the graph
     budget: str = ""
     rule: str = ""
+    data: str = ""  # the title of a sample or of altered rows, once they are read
+
+    @property
+    def source(self) -> str:
+        return self.data or source_name(self.problem)
 
     @property
     def place(self) -> str:
@@ -125,7 +130,7 @@ class Cell(NamedTuple):
 
     @property
     def title(self) -> str:
-        return ", ".join(filter(None, (source_name(self.problem), self.place, self.budget, self.rule)))
+        return ", ".join(filter(None, (self.source, self.place, self.budget, self.rule)))
 
     @property
     def folder(self) -> str:

@@ -77,7 +77,7 @@ class StudyReport:
         quick = ", quick run" if self.study.quick else ""
         nodes, steps = cell.settings["nodes"], cell.settings["steps"]
         length = f"{cell.budget} of {steps:,} steps of one array on a ring" if cell.budget else f"{steps:,} steps"
-        return f"{source_name(cell.problem)}: {nodes} nodes, {length}{quick}"
+        return f"{cell.source}: {nodes} nodes, {length}{quick}"
 
     def latex(self) -> str:
         """A booktabs table for each problem; bold are the best of a column and what does not differ clearly from it."""
@@ -99,13 +99,14 @@ class StudyReport:
         """A caption for the figure."""
         (cell, comparison), *_ = self.cells
         if self.study.figure == "curves":
-            against, note = drawing.AXES[AXES[self.study.x]], drawing.note_on(comparison.curves())
+            against, signs = drawing.AXES[AXES[self.study.x]], [drawing.note_on(comparison.curves())]
         else:
-            against, note = "the stepsize", f"{drawing.bars(comparison.stepsizes())}; {drawing.SIGNS}"
+            against, signs = "the stepsize", [drawing.bars(comparison.stepsizes()), drawing.SIGNS]
         steps = sorted({f"{cell.settings['steps']:,}" for cell, _ in self.cells})
-        title = f"{cell.settings['nodes']} nodes, {' or '.join(steps)} steps"
+        sources = ", ".join(dict.fromkeys(cell.source for cell, _ in self.cells))
+        title = f"{sources}: {cell.settings['nodes']} nodes, {' or '.join(steps)} steps"
         schedule = latex.schedule(pd.concat([comparison.choice for _, comparison in self.cells]))
-        words = [note, f"Networks: {_networks(self.cells)}", _links(self.cells), schedule, _chosen_by(self.cells).rstrip(".")]
+        words = [*signs, f"Networks: {_networks(self.cells)}", _links(self.cells), schedule, _chosen_by(self.cells).rstrip(".")]
         metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
         return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words)
 
@@ -239,6 +240,6 @@ def _latex_column(comparison: Comparison, methods: list[tuple[str, str]]) -> lis
 
 
 def _of_cell(cell: Cell, rows: pd.DataFrame) -> pd.DataFrame:
-    names = {"problem": cell.problem, "graph": cell.network or cell.graph, "partition": cell.partition or ""}
+    names = {"problem": cell.data or cell.problem, "graph": cell.network or cell.graph, "partition": cell.partition or ""}
     names |= {"budget": cell.budget} if cell.budget else {}
     return rows.assign(**names)[[*names, *rows.columns]]
