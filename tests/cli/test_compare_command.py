@@ -34,7 +34,7 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     assert r"\toprule" in table
     assert (
         r"\caption{Test loss on least squares: 4 nodes, exact, 20 steps, 2 mixing rounds per exchange, mean $\pm$ std over 2 "
-        r"seeds. Bold: the best. $^\dagger$:~grid edge. --:~not tuned. MB: sent per node.}" in table
+        r"seeds. Bold: the best. Stepsize schedule: constant. $^\dagger$:~grid edge. --:~not tuned. MB: sent per node.}" in table
     )
     assert r"\label{tab:a}" in table
 
@@ -48,6 +48,24 @@ def test_the_title_names_everything_that_defines_the_experiment() -> None:
         "digits, by_label: 8 nodes, ring, 1,000 steps, 2 mixing rounds per exchange every 2 steps, messages compressed by "
         "topk:0.01, links fail with probability 0.1"
     )
+
+
+@pytest.mark.parametrize(
+    ("rules", "line"),
+    [
+        ("dsgd,kgt", "K-GT needs a fixed graph: all rules use ring."),
+        ("dsgd,kgt,extra", "K-GT and EXTRA need a fixed graph: all rules use ring."),
+        ("dsgd,d2", "D2 needs lazy weights: all rules use ring with lazy weights."),
+        ("dsgd,dnasa", ""),
+        ("kgt", ""),
+        ("dsgd,kgt --topology ring", ""),
+    ],
+)
+def test_a_rule_that_changes_the_graph_of_the_others_is_named(rules: str, line: str) -> None:
+    done = run(*f"compare --problem least_squares --nodes 4 --steps 20 --etas 0.001 --rules {rules}".split())
+    assert done.returncode == 0, done.stderr
+    assert ("all rules use" in done.stdout) == bool(line)
+    assert line in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(
