@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dnasa.arrays import crc32
+from dnasa.checks import in_words
 from dnasa.communication import Network
 from dnasa.core import InputError
 from dnasa.files import read_toml
@@ -59,7 +60,7 @@ def _links(content: Mapping[str, Any], nodes: int) -> Links:
         links = Links.model_validate(plain)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"{first['loc'][0]}: {first['msg']}. Links have compute, bandwidth and latency.") from error
+        raise InputError(f"{first['loc'][0]} {in_words(first)}. Links have compute, bandwidth and latency.") from error
     for name in ("compute", "bandwidth"):
         value = getattr(links, name)
         if isinstance(value, list) and len(value) != nodes:

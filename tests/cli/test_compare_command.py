@@ -85,6 +85,7 @@ def test_a_rule_that_changes_the_graph_of_the_others_is_named(rules: str, line: 
         ("--rules dsgd:constant --schedule fixed", "No rule uses the schedule fixed"),
         ("--rules dsgd,dsgd:diminishing", "dsgd:diminishing with eta 0.0001 is given twice"),
         ("--etas 0.1 --extend", "give at least two stepsizes"),
+        ("--rules dnasa,adanasa", "--etas has no effect, since these rules need no stepsize"),
     ],
 )
 def test_a_wrong_comparison_gets_one_clear_line_and_no_folder(words: str, message: str, tmp_path: Path) -> None:

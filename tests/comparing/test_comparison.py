@@ -22,6 +22,7 @@ from dnasa.problems import Custom, LeastSquares, RobustRegression
 from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron
 from dnasa.rules.registry import RULES, Variant, variants
+from dnasa.rules.schedules import ScheduleSpec
 
 RING = topology.ring(4)
 SMALL = LeastSquares(dim=10)
@@ -319,6 +320,14 @@ def measured(*rules: str) -> comparison.Comparison:
     history = pd.DataFrame(rows)
     selection = tuning.select(list(history), "test_accuracy", range(5), ())
     return comparison.Comparison(history, "test_accuracy", selection, tuning.chosen(final(history), selection))
+
+
+def test_stepsizes_of_a_rule_without_a_formula_name_their_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = ScheduleSpec(lambda n, T, eta: (lambda t: eta,))
+    monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(schedules={"flat": flat}))
+    found = compare(SMALL, RING, ["mine", "clip:1+adam:0.9+dsgd", "dnasa"], [0.01], steps=3)
+    assert found.table().stepsize.tolist()[0] == "0.01 (flat)"
+    assert r"Clip 1 + Adam 0.9 + D-SGD" in found.latex()
 
 
 FEW = ("dsgd", "dsgt", "dadam", "adanasa", "dnasa")

@@ -112,6 +112,8 @@ def compare(context: typer.Context, options: Options) -> None:
         raise InputError("--latex writes table.tex into the folder of the run: give --out.")
     begun = inputs.begin(context, options, names)
     grid_of(names, grid, options.schedule, options.extend)  # finds mistakes before data is read
+    if options.etas != Options.etas and not any(find(name).needs_eta for name in names):
+        raise InputError("--etas has no effect, since these rules need no stepsize: leave it out, or add a rule such as dsgd.")
     options, graph = begun.options, begun.graph
     source, shared = inputs.prepare(begun, validate=True)
     chosen: Any = {name: getattr(options, name) for name in ("metric", "extend", "schedule")}

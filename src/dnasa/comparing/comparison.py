@@ -139,7 +139,7 @@ class Comparison:
                 chosen = tables.number(self.selection.metric, row.value, 4) + at_edge
             cells = {
                 "method": label(row.rule, row.schedule),
-                "stepsize": variant.formula or tuning.eta_text(row.eta),
+                "stepsize": variant.formula or tuning.eta_text(row.eta, row.schedule),
                 f"chosen by {tables.metric_name(self.selection.metric)}": chosen,
             }
             for metric, summary in summaries.items():

@@ -8,6 +8,7 @@ written the file, so everything is checked before it is used.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -15,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from dnasa import topology
 from dnasa.channels.named import channel_of
+from dnasa.checks import in_words
 from dnasa.core import InputError
 from dnasa.data.partitions import full_name
 from dnasa.files import read_toml
@@ -47,6 +49,9 @@ Text = Annotated[str, Field(min_length=1, max_length=LONGEST), _check(str.isprin
 Texts = Annotated[list[Text], Field(min_length=1, max_length=LONGEST), DIFFERENT]
 Grid = Annotated[list[Positive], Field(min_length=1, max_length=LONGEST), DIFFERENT]
 Rounds = Annotated[Any, _check(lambda value: value == "exact" or type(value) is int, "must be a whole number or 'exact'")]
+LossScale = Annotated[
+    Any, _check(lambda value: value == "1/n" or (type(value) in (int, float) and 0 < value < inf), "must be positive or '1/n'")
+]
 Name = Annotated[str, _check(re.compile(r"[\w-]{1,100}").fullmatch, "must be letters, digits, - and _")]
 Grids = Annotated[dict[str, Grid], BeforeValidator(lambda etas: {DEFAULT: etas} if isinstance(etas, list) else etas)]
 
@@ -91,7 +96,7 @@ class Settings(Messages):
     drop_columns: Text | None = None
     id_column: Text | None = None
     task: Text | None = None
-    loss_scale: Positive | Literal["1/n"] = 1.0
+    loss_scale: LossScale = 1.0
     dtype: Text | None = None
     checkpoint_every: Whole | None = None
 
@@ -180,8 +185,8 @@ def _in_one_line(error: ValidationError) -> str:
         return f"unknown key '{where}'. The keys here: {', '.join(known.model_fields)}."
     if first["type"] == "missing":
         return f"{where} is missing: a list such as ['least_squares', 'digits']."
-    reason = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {first['input']!r:.60} is wrong: it {reason[max(0, reason.find('should')) :]}."
+    words = in_words(first)
+    return f"{where.removesuffix('.[key]')} {words}{':' if 'must not' in words else ', not'} {first['input']!r:.60}."
 
 
 def _study(file: StudyFile, only: Sequence[str], quick: bool, device: str) -> Study:

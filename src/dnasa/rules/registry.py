@@ -130,7 +130,8 @@ def composed(name: str) -> Method:
     def make(*schedules: Schedule, **options: Any) -> Rule:
         return reduce(lambda rule, wrap: wrap(rule), reversed(wrappers), method.make(*schedules, **options))
 
-    return method._replace(make=make, title="+".join([*changes, method.title]), color=None)
+    titles = [change.capitalize().replace(":", " ", 1).replace(":", ", ") for change in changes]
+    return method._replace(make=make, title=" + ".join([*titles, method.title]), color=None)
 
 
 def import_installed(name: str) -> None:
