@@ -94,12 +94,12 @@ def seed_list(seed: int | Sequence[int]) -> list[int]:
     return seeds
 
 
-def choose(kind: str, name: str, known: Any) -> Any:
-    """The value of that name, or an error that lists the known names."""
+def choose(kind: str, name: str, known: Any, place: str = "") -> Any:
+    """The value of that name, or an error that lists the known names; `place` follows it, as in " for dsgd"."""
     if name not in known:
         close = get_close_matches(str(name).lower(), map(str, known), 1)
         meant = f" Did you mean {close[0]}?" if close else ""
-        raise InputError(f"Unknown {kind} '{name}'. Choose from: {', '.join(known)}.{meant}")
+        raise InputError(f"Unknown {kind} '{name}'{place}. Choose from: {', '.join(known)}.{meant}")
     return known[name]
 
 

@@ -34,7 +34,8 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     assert r"\toprule" in table
     assert (
         r"\caption{Test loss on least squares: 4 nodes, exact, 20 steps, 2 mixing rounds per exchange, mean $\pm$ std over 2 "
-        r"seeds. Bold: the best. Stepsize schedule: constant. $^\dagger$:~grid edge. --:~not tuned. MB: sent per node.}" in table
+        r"seeds. The best result is in bold. Stepsize schedule: constant. $^\dagger$~The stepsize is at an edge of its grid. "
+        r"Methods with -- need no stepsize. MB is what each node sent.}" in table
     )
     assert r"\label{tab:a}" in table
 
@@ -79,7 +80,7 @@ def test_a_rule_that_changes_the_graph_of_the_others_is_named(rules: str, line: 
         ("--style paper:wide", "paper with a width of 2 to 20 inches: paper:6.75, paper:487pt."),
         ("--latex", "give --out"),
         ("--metric wat", "There is no metric 'wat'"),
-        ("--rules dsgd:wat", "Unknown schedule for dsgd 'wat'"),
+        ("--rules dsgd:wat", "Unknown schedule 'wat' for dsgd"),
         ("--rules wat:constant", "Unknown rule 'wat'"),
         ("--rules adanasa --schedule diminishing", "adanasa has linear, averaged"),
         ("--rules dsgd:constant --schedule fixed", "No rule uses the schedule fixed"),

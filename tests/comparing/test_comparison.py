@@ -157,7 +157,7 @@ def test_nothing_is_run_for_a_choice_that_is_not_made() -> None:
     assert set(found.history.seed) == {0, 1}
     assert found.table().iloc[:, 2].tolist() == ["not tuned", "not tuned"]
     alone = compare(SMALL, RING, ["adanasa", "dnasa"], steps=5)
-    assert alone.notes()[0] == "Nothing was tuned; results are those on the test rows, one seed, so without a spread."
+    assert alone.notes()[0] == "Nothing was tuned; results are on the test rows, of one seed, so without a spread."
     assert alone.table()["stepsize"].str.contains("n").all()
 
 
@@ -183,7 +183,7 @@ def test_extending_stops_inside_the_grid_and_runs_only_what_is_new(monkeypatch: 
 
 def test_an_edge_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compare(SMALL, RING, ["dsgd", "dnasa"], [1e-5, 1e-4], steps=20)
-    where = "D-SGD (diminishing): its best stepsize, 0.0001, is the largest of its grid, and the best may lie beyond"
+    where = "D-SGD (diminishing): its best stepsize, 0.0001, is the largest of its grid, and a better one may lie beyond"
     assert f"{where}: --extend" in found.notes()[-1]
     assert "(largest tried)" in found.table().iloc[0, 2]
     monkeypatch.setattr(grid, "MOST_EXTENSIONS", 2)
@@ -346,14 +346,15 @@ def test_a_latex_table_says_what_was_measured_what_signs_mean_and_how_stepsizes_
     text = measured(*FEW).latex("a9a: 8 nodes")
     (caption,) = re.findall(r"\\caption{(.*)}", text)
     assert caption == (
-        r"Test accuracy (\%) on a9a: 8 nodes, mean $\pm$ std over 5 seeds. Bold: the best and no clear "
-        r"difference to it (paired $t$-test). Stepsize schedule: diminishing. $^\dagger$:~grid edge. MB: sent per node."
+        r"Test accuracy (\%) on a9a: 8 nodes, mean $\pm$ std over 5 seeds. The best result and those that do not differ "
+        r"clearly from it (paired $t$-test) are in bold. Stepsize schedule: diminishing. "
+        r"$^\dagger$~The stepsize is at an edge of its grid. MB is what each node sent."
     )
     comments = [line for line in text.splitlines() if line.startswith("% ")]
     assert "chosen by the validation accuracy (a tenth of the training rows" in comments[1]
     found = measured("dsgd", "dnasa")
     assert "& MB &" in found.latex()
-    assert "per node" not in replace(found, history=found.history.assign(bytes=1)).latex()
+    assert "each node sent" not in replace(found, history=found.history.assign(bytes=1)).latex()
 
 
 def test_schedules_are_in_the_rows_where_they_differ_and_otherwise_in_the_captions() -> None:

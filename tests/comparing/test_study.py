@@ -300,7 +300,7 @@ LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
         (LEAST + 'rounds = "many"', "rounds must be a whole number or 'exact', not 'many'."),
         (LEAST + 'rules = ["d2"]\ngraphs = ["ring"]', "no rule can be used on ring"),
         (LEAST + 'graphs = ["rong"]', "Unknown topology 'rong'"),
-        (LEAST + 'rules = ["dsgd:wat"]', "Unknown schedule for dsgd 'wat'"),
+        (LEAST + 'rules = ["dsgd:wat"]', "Unknown schedule 'wat' for dsgd"),
         (LEAST + "etas = [0.1, -1]", "etas.default.1 must be greater than 0, not -1."),
         (LEAST + "etas = {wat = [0.1]}", "etas.wat belongs to none of the rules"),
         (LEAST + 'etas = {dnasa = [0.1]}\nrules = ["dsgd", "dnasa"]', "Rule 'dsgd' needs a stepsize"),
@@ -318,7 +318,7 @@ LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
         ('problems = ["wat"]', "wat, exact, iid: "),
         ('problems = ["digits"]\nmodel = "wat"', "Unknown model 'wat'"),
         ('problems = ["robust_regression"]\nnodes = 3', "cannot be divided evenly among 3 nodes"),
-        ('problems = ["a/x.csv", "b/x.csv"]', "two of its problems have the same name"),
+        ('problems = ["a/x.csv", "b/x.csv"]', "two problems of this study have the same name"),
     ],
 )
 def test_a_wrong_file_gets_one_clear_line_before_anything_runs(text: str, message: str, tmp_path: Path) -> None:

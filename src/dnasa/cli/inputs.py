@@ -66,9 +66,7 @@ def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Beg
     return Begun(options, graph, channel, sites, configs.make_run_folder(context, options))
 
 
-def default_graph(
-    nodes: int, rules: Sequence[str], channel: "Channel | None", weights: str | None
-) -> tuple[str, str | None]:
+def default_graph(nodes: int, rules: Sequence[str], channel: "Channel | None", weights: str | None) -> tuple[str, str | None]:
     """The graph that suits all rules, and its weights; says which of several rules need it."""
     from dnasa.topology.graphs import default_name
 

@@ -60,7 +60,9 @@ def affordable_steps(problem: "Problem", network: Network, variant: Variant, cel
 
 def fingerprint(cell: Cell) -> str:
     """The same text for the same settings."""
-    settings = {name: value for name, value in cell.settings.items() if name != "drop" or value}  # studies of before it have none
+    settings = {
+        name: value for name, value in cell.settings.items() if name != "drop" or value
+    }  # studies of before it have none
     return f"{crc32(to_json([cell[:3], cell.network, cell.budget, settings])):08x}"
 
 

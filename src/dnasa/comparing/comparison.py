@@ -74,7 +74,7 @@ class Comparison:
         return self._chosen(final(self.history))
 
     def summary(self, metric: str | None = None) -> pd.DataFrame:
-        """The mean and spread of each chosen variant over the seeds, and its paired difference to the best.
+        """The mean and spread of each chosen variant over the seeds, and its paired difference from the best.
 
         Args:
             metric: Another metric than the one compared.
@@ -145,7 +145,7 @@ class Comparison:
             for metric, summary in summaries.items():
                 cells[tables.metric_name(metric)] = tables.with_spread(metric, summary.iloc[i])
                 if metric == self.metric:
-                    cells["difference to the best"] = tables.with_interval(metric, summary.iloc[i])
+                    cells["difference from the best"] = tables.with_interval(metric, summary.iloc[i])
             rows.append(cells | {"diverged at": tuning.diverged_text(grid)})
         return pd.DataFrame(rows)
 
@@ -155,7 +155,7 @@ class Comparison:
         return [name for name in names if name in self.history]
 
     def latex(self, title: str = "", name: str = "comparison") -> str:
-        """The table for a paper; bold are the best and what does not differ clearly from it.
+        """The table for a paper; the best and what does not differ clearly from it are bold.
 
         How the stepsizes were chosen is a comment above the table.
 
@@ -194,16 +194,16 @@ class Comparison:
     def notes(self) -> list[str]:
         """What the table says, and whether a best stepsize may lie beyond its grid."""
         count = len(self.selection.reported)
-        where = "the test rows" if self.metric.startswith("test_") else "these runs"
-        spread = f"mean ± standard deviation over {count} seeds" if count > 1 else "one seed, so without a spread"
-        lines = [f"{self._chosen_by()}; results are those on {where}, {spread}."]
+        where = "on the test rows" if self.metric.startswith("test_") else "from these runs"
+        spread = f"as mean ± standard deviation over {count} seeds" if count > 1 else "of one seed, so without a spread"
+        lines = [f"{self._chosen_by()}; results are {where}, {spread}."]
         if count > 1:
             lines.append("Differences are paired by seed, with their 95 % confidence interval (t distribution).")
         lines += tables.notes(self.settings)
         for row in self.choice[self.choice.edge != ""].itertuples():
             lines.append(
-                f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid, and the "
-                f"best may lie beyond: --extend continues the grid, --etas gives another."
+                f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid, and a "
+                f"better one may lie beyond: --extend continues the grid, --etas gives another."
             )
         return lines
 

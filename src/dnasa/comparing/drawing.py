@@ -26,7 +26,7 @@ AXES = {
     "seconds": "seconds of training",
     "clock_seconds": "predicted seconds",
 }
-DIVERGED, BELOW = "diverged", "\n(triangles: worse than the axis shows)"
+DIVERGED, BELOW = "diverged", "\n(triangles: worse results, off the scale)"
 BANDS = "bands: range over the seeds"
 SIGNS = "circles: chosen stepsizes; crosses: a run diverged"
 NUMBERS = ["mean", "low", "high"]
@@ -54,7 +54,7 @@ def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: 
     for i, (variant, rows) in enumerate(lines):
         plots.draw_curve(axis, rows, x, shift=(i + 0.5) / len(lines), **looks[plots.label(*variant)])
     places = [line.get_xdata() for panel in axis.get_shared_x_axes().get_siblings(axis) for line in panel.lines]
-    ends, longest = [rows[x][rows["mean"].notna()].max() for _, rows in lines], [max(xs) for xs in places]
+    ends, longest = [rows[x][rows["mean"].notna()].max() for _, rows in lines], [pd.Series(xs).max() for xs in places]
     if is_wide(ends) or is_wide(longest, FAR):
         axis.set_xscale("log")  # one method, or a network, sends far more than another
         name_decades(axis.xaxis)

@@ -75,7 +75,7 @@ def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> li
 
 
 def intervals(metric: str, rows: pd.DataFrame) -> list[str]:
-    """The difference of each row of `statistics.differences` to the best, with its confidence interval."""
+    """The difference of each row of `statistics.differences` from the best, with its confidence interval."""
     return [numbers(tables.with_interval(metric, row)) for _, row in rows.iterrows()]
 
 
@@ -138,13 +138,14 @@ def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.Da
     place = f" on {title}" if title else ""
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     parts = [text(f"{_capital(metric_title(metric))}{unit}{place}, {spread}.".replace("_", " "))]
-    parts.append("Bold: the best" + (" and no clear difference to it (paired $t$-test)." if seeds >= TESTED else "."))
+    others = " and those that do not differ clearly from it (paired $t$-test)" if seeds >= TESTED else ""
+    parts.append(f"The best result{others} {'are' if others else 'is'} in bold.")
     if name := schedule(choice):
         parts.append(f"{text(name)}.")
     if (choice.edge != "").any():
-        parts.append(f"{AT_EDGE}:~grid edge.")
+        parts.append(f"{AT_EDGE}~The stepsize is at an edge of its grid.")
     if choice.eta.isna().any() and ETA in columns:
-        parts.append(f"{NOTHING}:~not tuned.")
+        parts.append(f"Methods with {NOTHING} need no stepsize.")
     if MEGABYTES in columns:
-        parts.append(f"{MEGABYTES}: sent per node.")
+        parts.append(f"{MEGABYTES} is what each node sent.")
     return " ".join(parts)

@@ -108,7 +108,7 @@ def colors(rules: Iterable[str], stored: Looks = NONE) -> dict[str, str]:
     One that is not built in has its registered or stored color, if no built-in rule has it, or one that goes with its name.
     """
     names = list(dict.fromkeys(rules))
-    known, own = {str(RULES[name].color): name for name in BUILT_IN}, _own_numbers(names)
+    known, own = {*PRINTED.values(), *(RULES[name].color for name in BUILT_IN)}, _own_numbers(names)
     chosen = {}
     for name in names:
         color = (look_of(name, stored).color or "").lower()

@@ -75,7 +75,7 @@ def window(evaluations: int) -> int:
 
 
 def differences(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The difference of each variant to the best, over the same seeds, with a confidence interval (t distribution).
+    """The difference of each variant from the best, over the same seeds, with a confidence interval (t distribution).
 
     The best has the best mean of the variants that never diverged; its own difference is 0. There is no interval of a
     single seed.

@@ -184,7 +184,7 @@ def _in_one_line(error: ValidationError) -> str:
         known = tables.get(first["loc"][0], StudyFile)
         return f"unknown key '{where}'. The keys here: {', '.join(known.model_fields)}."
     if first["type"] == "missing":
-        return f"{where} is missing: a list such as ['least_squares', 'digits']."
+        return f"{where} is missing: give a list such as ['least_squares', 'digits']."
     words = in_words(first)
     return f"{where.removesuffix('.[key]')} {words}{':' if 'must not' in words else ', not'} {first['input']!r:.60}."
 
@@ -192,7 +192,9 @@ def _in_one_line(error: ValidationError) -> str:
 def _study(file: StudyFile, only: Sequence[str], quick: bool, device: str) -> Study:
     for problem in only:
         if problem not in file.problems:
-            raise InputError(f"there is no problem '{problem:.60}' (--only). Its problems: {', '.join(file.problems)}.")
+            raise InputError(
+                f"there is no problem '{problem:.60}' (--only). The problems of this study: {', '.join(file.problems)}."
+            )
     if file.budget and file.model_fields_set & {"figure", "x"}:
         raise InputError("figure and x have no effect with budgets, which are compared in a table: leave them out.")
     for name, settings in file.problem.items():
@@ -203,7 +205,7 @@ def _study(file: StudyFile, only: Sequence[str], quick: bool, device: str) -> St
                 raise InputError(f"problem.{name}.{key} has no effect: {name} has no data. Leave it out.")
     cells = [cell for problem in only or file.problems for cell in _cells(problem, file, quick)]
     if len({cell.folder for cell in cells}) < len(cells):
-        raise InputError("two of its problems have the same name: rename one of the files.")
+        raise InputError("two problems of this study have the same name: rename one of the files.")
     return Study(f"{file.name}-quick" if quick else file.name, cells, file.figure, file.x, quick, device)
 
 

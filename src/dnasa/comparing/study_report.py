@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 KEY = {
     "*": "the best of its column",
-    "=": "no clear difference to the best: the 95 % interval of the paired difference contains 0",
-    "^": "the stepsize is at an edge of its grid, so the best may lie beyond",
+    "=": "no clear difference from the best: the 95 % interval of the paired difference contains 0",
+    "^": "the stepsize is at an edge of its grid, so a better one may lie beyond",
 }
 Cells = list[tuple[Cell, Comparison]]
 
@@ -45,7 +45,7 @@ class StudyReport:
             yield part, [(cell, comparison) for cell, comparison in self.cells if (cell.problem, cell.budget) == part]
 
     def numbers(self) -> pd.DataFrame:
-        """For each cell and rule: the chosen stepsize, its results, its difference to the best of the cell, and its rank."""
+        """For each cell and rule: the chosen stepsize, its results, its difference from the best of the cell, and its rank."""
         parts = []
         for cell, comparison in self.cells:
             rows = comparison.summary().merge(comparison.choice[[*VARIANT, "edge"]], on=list(VARIANT), how="left")
@@ -80,7 +80,7 @@ class StudyReport:
         return f"{cell.source}: {nodes} nodes, {length}{quick}"
 
     def latex(self) -> str:
-        """A booktabs table for each problem; bold are the best of a column and what does not differ clearly from it."""
+        """A booktabs table for each problem; the best of a column and what does not differ clearly from it are bold."""
         return "\n".join(self._latex(cells) for _, cells in self._parts())
 
     def _latex(self, cells: Cells) -> str:
@@ -128,7 +128,7 @@ class StudyReport:
         return lines
 
     def board(self) -> pd.DataFrame:
-        """Each rule's average rank for every budget, its distance to the best, and where it is best or tied; the best is first.
+        """Each rule's average rank for every budget, its distance from the best, and where it is best or tied; sorted.
 
         Where W does not suit it, a rule has the last rank.
         """
@@ -141,7 +141,7 @@ class StudyReport:
         methods = rows.assign(first=with_the_best(rows)).groupby("method")
         table = by_budget.assign(**{"all": ranks.mean(), f"best or tied of {len(self.cells)}": methods["first"].sum()})
         if rows.metric.map(in_percent).all():
-            table["points to the best"] = 100 * methods.difference.mean()
+            table["points from the best"] = 100 * methods.difference.mean()
         return table.sort_values("all").rename_axis(columns=None).reset_index()
 
     def draw(self) -> "Figure":
@@ -193,16 +193,13 @@ def _networks(cells: Cells) -> str:
 
 
 def _links(cells: Cells) -> str:
-    """The links of predicted seconds, with the networks where these differ; empty where none are predicted."""
-    names: dict[str, dict[str, None]] = {}
-    for cell, _ in cells:
-        if clock := cell.settings["clock"]:
-            ends = {key: dict.fromkeys((f"{np.min(value):g}", f"{np.max(value):g}")) for key, value in clock.items()}
-            bandwidth, latency, compute = (" to ".join(ends[key]) for key in ("bandwidth", "latency", "compute"))
-            words = f"{bandwidth} Mbit/s, latency {latency} ms, {compute} s per gradient"
-            names.setdefault(words, {})[cell.budget or cell.network or cell.graph] = None
-    each = [words if len(names) == 1 else f"{', '.join(own)}: {words}" for words, own in names.items()]
-    return f"Links: {'; '.join(each)}" if each else ""
+    """The links of predicted seconds; empty where none are predicted."""
+    found: dict[str, None] = {}
+    for clock in filter(None, (cell.settings["clock"] for cell, _ in cells)):
+        ends = {key: dict.fromkeys((f"{np.min(value):g}", f"{np.max(value):g}")) for key, value in clock.items()}
+        bandwidth, latency, compute = (" to ".join(ends[key]) for key in ("bandwidth", "latency", "compute"))
+        found[f"{bandwidth} Mbit/s, latency {latency} ms, {compute} s per gradient"] = None
+    return f"Links: {'; '.join(found)}" if found else ""
 
 
 def _table(cells: Cells) -> pd.DataFrame:
@@ -214,7 +211,7 @@ def _table(cells: Cells) -> pd.DataFrame:
         columns[cell.place] = pd.Series([_marked(comparison.metric, row) for _, row in rows.iterrows()], names)
         if len(cells) == 1:
             gaps = [tables.with_interval(comparison.metric, row) for _, row in rows.iterrows()]
-            columns["difference to the best"] = pd.Series(gaps, names)
+            columns["difference from the best"] = pd.Series(gaps, names)
     frame = pd.DataFrame(columns).reindex([label(*method) for method in _methods(cells)]).fillna("-")
     return frame.rename_axis("method").reset_index()
 

@@ -209,7 +209,7 @@ def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] 
     method = find(rule)
     names = [schedule] if isinstance(schedule, str) else list(schedule or [next(iter(method.schedules))])
     for name in names:
-        choose(f"schedule for {rule}", name, method.schedules)
+        choose("schedule", name, method.schedules, f" for {rule}")
     if not method.needs_eta:
         return [Variant(rule, name) for name in names]
     if not len(etas):
