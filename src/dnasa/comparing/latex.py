@@ -140,12 +140,11 @@ def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.Da
     parts = [text(f"{_capital(metric_title(metric))}{unit}{place}, {spread}.".replace("_", " "))]
     others = " and those that do not differ clearly from it (paired $t$-test)" if seeds >= TESTED else ""
     parts.append(f"The best result{others} {'are' if others else 'is'} in bold.")
-    if name := schedule(choice):
-        parts.append(f"{text(name)}.")
-    if (choice.edge != "").any():
-        parts.append(f"{AT_EDGE}~The stepsize is at an edge of its grid.")
-    if choice.eta.isna().any() and ETA in columns:
-        parts.append(f"Methods with {NOTHING} need no stepsize.")
-    if MEGABYTES in columns:
-        parts.append(f"{MEGABYTES} is what each node sent.")
-    return " ".join(parts)
+    name = schedule(choice)
+    notes = {
+        f"{text(name)}.": name,
+        f"{AT_EDGE}~The stepsize is at an edge of its grid.": (choice.edge != "").any(),
+        f"Methods with {NOTHING} need no stepsize.": choice.eta.isna().any() and ETA in columns,
+        f"{MEGABYTES} is what each node sent.": MEGABYTES in columns,
+    }
+    return " ".join([*parts, *(sentence for sentence, applies in notes.items() if applies)])

@@ -54,11 +54,8 @@ class StudyReport:
         return pd.concat(parts, ignore_index=True)
 
     def drawn(self) -> pd.DataFrame:
-        parts = []
-        for cell, comparison in self.cells:
-            rows = comparison.curves() if self.study.figure == "curves" else comparison.stepsizes()
-            parts.append(_of_cell(cell, rows))
-        return pd.concat(parts, ignore_index=True)
+        frames = [(cell, each.curves() if self.study.figure == "curves" else each.stepsizes()) for cell, each in self.cells]
+        return pd.concat([_of_cell(cell, rows) for cell, rows in frames], ignore_index=True)
 
     def tables(self) -> dict[tuple[str, str], pd.DataFrame]:
         """The table as text, one part for each problem and budget: rows are rules, columns graphs and partitions."""
@@ -68,8 +65,7 @@ class StudyReport:
         """The title of each part of the table: what was run and measured."""
         titles = {}
         for part, ((cell, comparison), *_) in self._parts():
-            seeds = cell.settings["seeds"]
-            count = "1 seed" if seeds == 1 else f"{seeds} seeds"
+            count = f"{cell.settings['seeds']} seed{'s' if cell.settings['seeds'] > 1 else ''}"
             titles[part] = f"{latex.metric_title(comparison.metric)} on {self._what(cell)}, {count}"
         return titles
 
