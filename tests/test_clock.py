@@ -192,13 +192,13 @@ def test_a_file_and_a_dictionary_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"speed": 3}, "speed: Extra inputs are not permitted. Links have compute"),
-        ({"compute": None}, "compute: Field required"),
-        ({"compute": -1}, "compute.0: .* greater than or equal to 0"),
+        ({"speed": 3}, "speed is not known. Links have compute"),
+        ({"compute": None}, "compute is missing"),
+        ({"compute": -1}, "compute must be at least 0"),
         ({"compute": [1, 2]}, "compute has 2 numbers for 6 nodes: give one for each, or one for all."),
-        ({"bandwidth": 0}, "bandwidth.0: .* greater than 0"),
-        ({"bandwidth": True}, "bandwidth.0: .* valid number"),
-        ({"latency": "20 ms"}, "latency: .* valid number"),
+        ({"bandwidth": 0}, "bandwidth must be greater than 0"),
+        ({"bandwidth": True}, "bandwidth must be a number"),
+        ({"latency": "20 ms"}, "latency must be a number"),
     ],
 )
 def test_wrong_links_are_refused(change: dict[str, Any], message: str) -> None:
@@ -215,5 +215,5 @@ def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"links\.toml is not TOML"):
         read_links(path, 2)
     path.write_text("compute = 1")
-    with pytest.raises(InputError, match=r"links\.toml: bandwidth: Field required"):
+    with pytest.raises(InputError, match=r"links\.toml: bandwidth is missing"):
         read_links(path, 2)

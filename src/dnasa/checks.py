@@ -1,6 +1,6 @@
 """Checks of what users give, and errors in their functions, as one line with the remedy."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -9,6 +9,27 @@ import numpy as np
 from dnasa.core import InputError, RunError
 
 T = TypeVar("T")
+WORDS = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be a table",
+    "extra_forbidden": "is not known",
+    "finite_number": "must be finite",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "greater_than": "must be greater than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "int_type": "must be a whole number",
+    "less_than": "must be less than {lt:,}",
+    "list_type": "must be a list",
+    "literal_error": "must be {expected}",
+    "missing": "is missing",
+    "model_type": "must be a table",
+    "string_type": "must be text in quotes",
+    "string_too_long": "must have at most {max_length} letters",
+    "string_too_short": "must not be empty",
+    "too_long": "must have at most {max_length} entries",
+    "too_short": "must not be empty",
+}
 
 
 def name_user_code(error: BaseException | None, what: Callable[[], str]) -> None:
@@ -74,13 +95,19 @@ def seed_list(seed: int | Sequence[int]) -> list[int]:
     return seeds
 
 
-def choose(kind: str, name: str, known: Any) -> Any:
-    """The value of that name, or an error that lists the known names."""
+def choose(kind: str, name: str, known: Any, place: str = "") -> Any:
+    """The value of that name, or an error that lists the known names; `place` follows it, as in " for dsgd"."""
     if name not in known:
-        close = get_close_matches(str(name), map(str, known), 1)
+        close = get_close_matches(str(name).lower(), map(str, known), 1)
         meant = f" Did you mean {close[0]}?" if close else ""
-        raise InputError(f"Unknown {kind} '{name}'. Choose from: {', '.join(known)}.{meant}")
+        raise InputError(f"Unknown {kind} '{name}'{place}. Choose from: {', '.join(known)}.{meant}")
     return known[name]
+
+
+def in_words(error: Mapping[str, Any]) -> str:
+    """What an error of pydantic says about a value, such as "must be a whole number"."""
+    words = WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
+    return words.format_map(error.get("ctx", {}))
 
 
 def check_new_name(kind: str, name: Any, built_in: Collection[str]) -> None:

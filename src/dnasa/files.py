@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from dnasa.checks import first_line
+from dnasa.checks import first_line, in_words
 from dnasa.core import InputError
 
 if TYPE_CHECKING:
@@ -147,7 +147,8 @@ def read_model(given: Mapping[str, Any] | str | Path, what: str, model: type[M],
         return model.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}. {form}.") from error
+        name = ".".join(part for part in first["loc"] if isinstance(part, str))
+        raise InputError(f"{name} {in_words(first)}. {form}.") from error
 
 
 def fits(value: Any, form: Any) -> bool:

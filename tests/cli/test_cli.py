@@ -165,7 +165,7 @@ def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> No
         ("train --rule dsgd --data nowhere.csv", "needs a stepsize: give eta, or use 'dnasa' or 'adanasa'"),
         ("train --rule dsgd --eta 0 --data nowhere.csv", "eta must be a positive"),
         ("train --eta 1 --data nowhere.csv", "takes no stepsize: leave eta out"),
-        ("train --schedule wat --data nowhere.csv", "Unknown schedule for dnasa 'wat'"),
+        ("train --schedule wat --data nowhere.csv", "Unknown schedule 'wat' for dnasa"),
         ("train --weight-decay -1", "weight_decay, unless it is 0, must be a positive number, not -1.0"),
         ("train --rule d2 --eta 0.1 --weights lazy --weight-decay 0.1", "Rule 'd2' has no weight decay"),
         ("train --rule wat", "Unknown rule 'wat'"),
@@ -229,7 +229,7 @@ def test_wrong_input_gets_one_clear_line_and_exit_code_2(
         ("train --evaluate 0", "evaluate must be a positive whole number"),
         ("train --weight-decay -1", "weight_decay, unless it is 0, must be a positive number"),
         ("train --checkpoint-every 5", "Checkpoints need a folder"),
-        ("train --rule adanasa --schedule diminishing", "Unknown schedule for adanasa 'diminishing'"),
+        ("train --rule adanasa --schedule diminishing", "Unknown schedule 'diminishing' for adanasa"),
         ("compare --rules adanasa --schedule diminishing", "No rule uses the schedule diminishing"),
     ],
 )

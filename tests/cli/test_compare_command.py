@@ -34,7 +34,8 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     assert r"\toprule" in table
     assert (
         r"\caption{Test loss on least squares: 4 nodes, exact, 20 steps, 2 mixing rounds per exchange, mean $\pm$ std over 2 "
-        r"seeds. Bold: the best. $^\dagger$:~grid edge. --:~not tuned. MB: sent per node.}" in table
+        r"seeds. The best result is in bold. Stepsize schedule: constant. $^\dagger$~The stepsize is at an edge of its grid. "
+        r"Methods with -- need no stepsize. MB is what each node sent.}" in table
     )
     assert r"\label{tab:a}" in table
 
@@ -51,6 +52,24 @@ def test_the_title_names_everything_that_defines_the_experiment() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rules", "line"),
+    [
+        ("dsgd,kgt", "K-GT needs a fixed graph: all rules use ring."),
+        ("dsgd,kgt,extra", "K-GT and EXTRA need a fixed graph: all rules use ring."),
+        ("dsgd,d2", "D2 needs lazy weights: all rules use ring with lazy weights."),
+        ("dsgd,dnasa", ""),
+        ("kgt", ""),
+        ("dsgd,kgt --topology ring", ""),
+    ],
+)
+def test_a_rule_that_changes_the_graph_of_the_others_is_named(rules: str, line: str) -> None:
+    done = run(*f"compare --problem least_squares --nodes 4 --steps 20 --etas 0.001 --rules {rules}".split())
+    assert done.returncode == 0, done.stderr
+    assert ("all rules use" in done.stdout) == bool(line)
+    assert line in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--x steps,miles", "Unknown x 'miles'"),
@@ -61,12 +80,13 @@ def test_the_title_names_everything_that_defines_the_experiment() -> None:
         ("--style paper:wide", "paper with a width of 2 to 20 inches: paper:6.75, paper:487pt."),
         ("--latex", "give --out"),
         ("--metric wat", "There is no metric 'wat'"),
-        ("--rules dsgd:wat", "Unknown schedule for dsgd 'wat'"),
+        ("--rules dsgd:wat", "Unknown schedule 'wat' for dsgd"),
         ("--rules wat:constant", "Unknown rule 'wat'"),
         ("--rules adanasa --schedule diminishing", "adanasa has linear, averaged"),
         ("--rules dsgd:constant --schedule fixed", "No rule uses the schedule fixed"),
         ("--rules dsgd,dsgd:diminishing", "dsgd:diminishing with eta 0.0001 is given twice"),
         ("--etas 0.1 --extend", "give at least two stepsizes"),
+        ("--rules dnasa,adanasa", "--etas has no effect, since these rules need no stepsize"),
     ],
 )
 def test_a_wrong_comparison_gets_one_clear_line_and_no_folder(words: str, message: str, tmp_path: Path) -> None:

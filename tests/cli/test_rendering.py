@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dnasa.cli import rendering
 
-WORDS = ["method", "difference to the best", "validation accuracy", "diverged at", "stepsize"]
+WORDS = ["method", "difference from the best", "validation accuracy", "diverged at", "stepsize"]
 TABLE = pd.DataFrame({name: ["D-SGT (diminishing)", "n^(1/4)/t^(3/4) sqrt(n/(t+1)) [-1.2, +3.4]"] for name in WORDS})
 
 

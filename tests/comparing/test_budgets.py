@@ -118,7 +118,7 @@ def test_rows_with_other_settings_are_not_used(whole: Path, tmp_path: Path) -> N
     ("change", "words"),
     [
         (("steps = 24", 'steps = 24\nfigure = "curves"'), "figure and x have no effect with budgets"),
-        (("latency = 20", "latency = -1"), "latency: Input should be greater than or equal to 0"),
+        (("latency = 20", "latency = -1"), "latency must be at least 0"),
     ],
 )
 def test_mistakes_in_a_budget_are_named(change: tuple[str, str], words: str, tmp_path: Path) -> None:

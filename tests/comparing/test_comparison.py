@@ -15,13 +15,14 @@ from test_latex import compiled
 
 import dnasa
 from dnasa import Result, data, topology
-from dnasa.comparing import compare, comparison, drawing, grid, latex, plots, tuning
+from dnasa.comparing import compare, comparison, drawing, grid, latex, plots, style, tuning
 from dnasa.comparing.statistics import final, over_seeds
 from dnasa.core import InputError
 from dnasa.problems import Custom, LeastSquares, RobustRegression
 from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron
 from dnasa.rules.registry import RULES, Variant, variants
+from dnasa.rules.schedules import ScheduleSpec
 
 RING = topology.ring(4)
 SMALL = LeastSquares(dim=10)
@@ -156,7 +157,7 @@ def test_nothing_is_run_for_a_choice_that_is_not_made() -> None:
     assert set(found.history.seed) == {0, 1}
     assert found.table().iloc[:, 2].tolist() == ["not tuned", "not tuned"]
     alone = compare(SMALL, RING, ["adanasa", "dnasa"], steps=5)
-    assert alone.notes()[0] == "Nothing was tuned; results are those on the test rows, one seed, so without a spread."
+    assert alone.notes()[0] == "Nothing was tuned; results are on the test rows, of one seed, so without a spread."
     assert alone.table()["stepsize"].str.contains("n").all()
 
 
@@ -182,7 +183,7 @@ def test_extending_stops_inside_the_grid_and_runs_only_what_is_new(monkeypatch: 
 
 def test_an_edge_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compare(SMALL, RING, ["dsgd", "dnasa"], [1e-5, 1e-4], steps=20)
-    where = "D-SGD (diminishing): its best stepsize, 0.0001, is the largest of its grid, and the best may lie beyond"
+    where = "D-SGD (diminishing): its best stepsize, 0.0001, is the largest of its grid, and a better one may lie beyond"
     assert f"{where}: --extend" in found.notes()[-1]
     assert "(largest tried)" in found.table().iloc[0, 2]
     monkeypatch.setattr(grid, "MOST_EXTENSIONS", 2)
@@ -271,16 +272,39 @@ def test_what_diverged_is_a_cross_above_the_axis_and_what_is_worse_a_triangle_at
     figure = drawing.figure_of_stepsizes(table.assign(chosen=True), "test_accuracy")
     axis = figure.axes[0]
     (cross,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
-    assert np.asarray(cross.get_xydata()).tolist() == [[10.0, 1 + drawing.STRIP], [30.0, 1 + drawing.STRIP]]
+    assert np.asarray(cross.get_xydata()).tolist() == [[10.0, 1.0], [30.0, 1.0]]
     (triangle,) = [line for line in axis.get_lines() if line.get_label() == "_worse"]
     assert np.asarray(triangle.get_xydata()).tolist() == [[3.0, 0.0]]
-    assert cross.get_transform() == triangle.get_transform() != axis.transData
     assert drawing.DIVERGED in [text.get_text() for text in axis.texts]
     (bars,) = axis.collections
     assert [np.asarray(path.vertices)[0, 0] for path in bars.get_paths()] == [0.1, 1.0]
     (circle,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
     assert np.asarray(circle.get_xdata()).tolist() == [0.1, 1.0]
     assert plots.rendered(figure, "png")
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize("name", ["screen", "paper"])
+@pytest.mark.parametrize("metric", ["test_accuracy", "test_loss"])
+def test_crosses_and_triangles_of_many_rules_hide_nothing_and_are_in_the_figure(name: str, metric: str) -> None:
+    cost = [(0.1, 1.0, 0.1), (1.0, 1.0, 0.05), (3.0, 1.0, 0.9), (10.0, None, np.nan)]
+    some = [(eta, v, 1 - test if metric == "test_accuracy" else test - 0.08) for eta, v, test in cost]
+    rules = ("dsgd", "dsgt", "dasagt", "kgt", "dadam", "d2")
+    table = over_seeds(runs(**dict.fromkeys(rules, some)).rename(columns={"test_loss": metric}), metric)
+    with style.context(name):
+        figure = drawing.figure_of_stepsizes(table, metric)
+        drawing.entitle(figure.axes[0], "A title")
+        figure.draw_without_rendering()
+    (axis,) = figure.axes
+    title = axis.title.get_window_extent()
+    for kind in ("_diverged", "_worse"):
+        marks = [line for line in axis.get_lines() if line.get_label() == kind]
+        places = [line.get_transform().transform(line.get_xydata())[0] for line in marks]
+        apart = np.diff([y for _, y in places]) * 72 / figure.dpi
+        assert len(marks) == len(rules)
+        assert (abs(apart) >= marks[0].get_markersize()).all()
+        assert all(figure.bbox.padded(-2).contains(*place) and not title.contains(*place) for place in places)
+        assert all(axis.bbox.x0 <= x <= axis.bbox.x1 for x, _ in places)
 
 
 def measured(*rules: str) -> comparison.Comparison:
@@ -296,6 +320,14 @@ def measured(*rules: str) -> comparison.Comparison:
     history = pd.DataFrame(rows)
     selection = tuning.select(list(history), "test_accuracy", range(5), ())
     return comparison.Comparison(history, "test_accuracy", selection, tuning.chosen(final(history), selection))
+
+
+def test_stepsizes_of_a_rule_without_a_formula_name_their_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = ScheduleSpec(lambda n, T, eta: (lambda t: eta,))
+    monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(schedules={"flat": flat}))
+    found = compare(SMALL, RING, ["mine", "clip:1+adam:0.9+dsgd", "dnasa"], [0.01], steps=3)
+    assert found.table().stepsize.tolist()[0] == "0.01 (flat)"
+    assert r"Clip 1 + Adam 0.9 + D-SGD" in found.latex()
 
 
 FEW = ("dsgd", "dsgt", "dadam", "adanasa", "dnasa")
@@ -314,18 +346,28 @@ def test_a_latex_table_says_what_was_measured_what_signs_mean_and_how_stepsizes_
     text = measured(*FEW).latex("a9a: 8 nodes")
     (caption,) = re.findall(r"\\caption{(.*)}", text)
     assert caption == (
-        r"Test accuracy (\%) on a9a: 8 nodes, mean $\pm$ std over 5 seeds. Bold: the best and no clear "
-        r"difference to it (paired $t$-test). $^\dagger$:~grid edge. MB: sent per node."
+        r"Test accuracy (\%) on a9a: 8 nodes, mean $\pm$ std over 5 seeds. The best result and those that do not differ "
+        r"clearly from it (paired $t$-test) are in bold. Stepsize schedule: diminishing. "
+        r"$^\dagger$~The stepsize is at an edge of its grid. MB is what each node sent."
     )
     comments = [line for line in text.splitlines() if line.startswith("% ")]
     assert "chosen by the validation accuracy (a tenth of the training rows" in comments[1]
     found = measured("dsgd", "dnasa")
     assert "& MB &" in found.latex()
-    assert "per node" not in replace(found, history=found.history.assign(bytes=1)).latex()
+    assert "each node sent" not in replace(found, history=found.history.assign(bytes=1)).latex()
 
 
-def test_schedules_are_named_where_a_rule_has_several() -> None:
-    assert latex.methods([("dsgd", "diminishing"), ("dadam", "cosine")]) == ["D-SGD", "D-Adam"]
+def test_schedules_are_in_the_rows_where_they_differ_and_otherwise_in_the_captions() -> None:
+    found = measured("dsgd", "dsgt:cosine", "dnasa")
+    assert "schedule" not in found.latex() + found.captions()
+    assert ("D-SGD (diminishing) &" in found.latex(), "D-SGT (cosine) &" in found.latex()) == (True, True)
+    with style.context("paper"):
+        names = [text.get_text() for text in found.draw_stepsizes().legends[0].get_texts()]
+    assert names == ["D-SGD (diminishing)", "D-SGT (cosine)", "D-NASA"]
+    same = measured("dsgd:cosine", "dsgt:cosine", "dnasa")
+    assert "D-SGD &" in same.latex()
+    assert (same.latex().count("Stepsize schedule: cosine."), same.captions().count("Stepsize schedule: cosine.")) == (1, 2)
+    assert latex.methods([("dsgd", "diminishing"), ("adanasa", "averaged")]) == ["D-SGD", "AdaNASA (averaged)"]
     assert latex.methods([("dnasa", "diminishing"), ("dnasa", "fixed")]) == ["D-NASA", "D-NASA (fixed)"]
 
 

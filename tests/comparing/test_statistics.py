@@ -87,6 +87,7 @@ def test_a_running_mean_is_over_5_percent_of_the_evaluations_and_keeps_both_ends
     smooth = statistics.running_mean(values)
     assert smooth[50] == pytest.approx(values[45:56].mean())
     assert smooth[[0, 199]].tolist() == values[[0, 199]].tolist()  # those of tables
+    assert smooth[[1, 197]].tolist() == pytest.approx([values[:3].mean(), values[195:].mean()])  # without a jump
     assert statistics.running_mean(values[:39]).equals(values[:39])
 
 

@@ -291,30 +291,34 @@ LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
         ("steps = ", "is not TOML"),
         ("steps = 5", "problems is missing"),
         (LEAST + "step = 5", "unknown key 'step'. The keys here: weights, "),
-        (LEAST + "seeds = 0", "seeds: 0 is wrong: it should be greater than or equal to 1."),
-        (LEAST + 'graphs = ["ring", "ring"]', "graphs: ['ring', 'ring'] is wrong: it must not repeat a value."),
-        (LEAST + 'rounds = "many"', "rounds: 'many' is wrong: it must be a whole number or 'exact'."),
+        (LEAST + "drop = 0.1\nrounds = 2", "--drop needs one round per exchange"),
+        (LEAST + "seeds = 0", "seeds must be at least 1, not 0."),
+        (LEAST + 'graphs = ["ring", "ring"]', "graphs must not repeat a value: ['ring', 'ring']."),
+        (LEAST + "graphs = []", "graphs must not be empty: []."),
+        (LEAST + 'loss_scale = "n"', "loss_scale must be positive or '1/n', not 'n'."),
+        (LEAST + 'rules = ["D-SGT"]', "Did you mean dsgt?"),
+        (LEAST + 'rounds = "many"', "rounds must be a whole number or 'exact', not 'many'."),
         (LEAST + 'rules = ["d2"]\ngraphs = ["ring"]', "no rule can be used on ring"),
         (LEAST + 'graphs = ["rong"]', "Unknown topology 'rong'"),
-        (LEAST + 'rules = ["dsgd:wat"]', "Unknown schedule for dsgd 'wat'"),
-        (LEAST + "etas = [0.1, -1]", "etas.default.1: -1 is wrong: it should be greater than 0."),
+        (LEAST + 'rules = ["dsgd:wat"]', "Unknown schedule 'wat' for dsgd"),
+        (LEAST + "etas = [0.1, -1]", "etas.default.1 must be greater than 0, not -1."),
         (LEAST + "etas = {wat = [0.1]}", "etas.wat belongs to none of the rules"),
         (LEAST + 'etas = {dnasa = [0.1]}\nrules = ["dsgd", "dnasa"]', "Rule 'dsgd' needs a stepsize"),
         (LEAST + "extend = true\netas = [0.1]", "give at least two stepsizes"),
-        (LEAST + 'figure = "pie"', "figure: 'pie' is wrong: it should be 'stepsizes' or 'curves'."),
+        (LEAST + 'figure = "pie"', "figure must be 'stepsizes' or 'curves', not 'pie'."),
         (LEAST + 'metric = "test_accuracy"', "There is no metric 'test_accuracy'"),
-        (LEAST + 'name = "../up"', "name: '../up' is wrong: it must be letters, digits, - and _."),
+        (LEAST + 'name = "../up"', "name must be letters, digits, - and _, not '../up'."),
         (LEAST + "[problem.digits]\nsteps = 3", "[problem.digits] is for none of the problems: least_squares"),
         (LEAST + "[problem.least_squares]\nwat = 3", "unknown key 'problem.least_squares.wat'"),
         (
             LEAST + "[problem.least_squares]\nsteps = 0.5",
-            "problem.least_squares.steps: 0.5 is wrong: it should be a valid integer",
+            "problem.least_squares.steps must be a whole number, not 0.5.",
         ),
         (LEAST + '[problem.least_squares]\nmodel = "linear"', "model has no effect: least_squares has no data"),
         ('problems = ["wat"]', "wat, exact, iid: "),
         ('problems = ["digits"]\nmodel = "wat"', "Unknown model 'wat'"),
         ('problems = ["robust_regression"]\nnodes = 3', "cannot be divided evenly among 3 nodes"),
-        ('problems = ["a/x.csv", "b/x.csv"]', "two of its problems have the same name"),
+        ('problems = ["a/x.csv", "b/x.csv"]', "two problems of this study have the same name"),
     ],
 )
 def test_a_wrong_file_gets_one_clear_line_before_anything_runs(text: str, message: str, tmp_path: Path) -> None:
@@ -387,6 +391,46 @@ def test_the_examples_of_the_documentation_work(example: str, tmp_path: Path) ->
     assert (tmp_path / "studies" / f"{name}-quick" / "table.csv").exists()
 
 
+@pytest.mark.pictures
+@pytest.mark.parametrize(("every", "scale"), [(2, "linear"), (40, "log")])
+def test_networks_are_drawn_against_the_same_bytes(every: int, scale: str, tmp_path: Path) -> None:
+    rules = 'rules = ["dsgd", "dnasa"]\netas = [0.001]\nfigure = "curves"\nx = "bytes"\n'
+    networks = f'[network.all]\ngraph = "ring"\n[network.few]\ngraph = "ring"\nevery = {every}\n'
+    (file := tmp_path / "s.toml").write_text(LEAST.replace("steps = 5", "steps = 80") + rules + networks)
+    report = report_of(file, tmp_path / "a")
+    left, right = report.draw().axes
+    sent = report.drawn().mb_per_node
+    for axis in (left, right):
+        low, high = axis.get_xlim()
+        assert axis.get_xscale() == scale
+        assert sent.max() <= high <= 1.11 * sent.max()
+        assert low == pytest.approx(0 if scale == "linear" else sent[sent > 0].min() / 1.1)
+
+
+def test_titles_captions_and_numbers_name_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "covertype").mkdir()
+    rows = "\n".join(f"{i % 7},{i},{i % 3}" for i in range(100))
+    (tmp_path / "covertype" / "covertype-sample.csv").write_text(rows)
+    monkeypatch.setenv("DNASA_DATA", str(tmp_path))
+    (file := tmp_path / "s.toml").write_text('problems = ["covertype"]\nrules = ["dnasa"]\nnodes = 2\nsteps = 2\n')
+    done = run("study", file, "--out", tmp_path / "a", "--latex")
+    assert done.returncode == 0, done.stderr
+    title = "covertype (sample, 100 rows)"
+    assert f"on {title}: 2 nodes" in " ".join(done.stdout.split())
+    assert pd.read_csv(tmp_path / "a" / "table.csv").problem.tolist() == [title]
+    assert all(title in (tmp_path / "a" / name).read_text() for name in ("table.tex", "captions.tex"))
+    words = "--data covertype --rules dnasa --nodes 2 --steps 2".split()
+    assert f"{title}: 2 nodes" in " ".join(run("compare", *words).stdout.split())
+
+
+def test_links_of_a_study_can_fail(tmp_path: Path) -> None:
+    lossy = 'rules = ["dsgd"]\netas = [0.001]\n[network.sure]\n[network.lossy]\ndrop = 0.5\n'
+    (file := tmp_path / "s.toml").write_text(LEAST + lossy)
+    report = report_of(file, tmp_path / "a")
+    assert report.numbers()["mean"].nunique() == 2
+    assert "lossy (exact, 1 round, links fail with probability 0.5, " in report.notes()[1]
+
+
 def test_networks_of_a_study_are_cells_with_their_own_messages(tmp_path: Path) -> None:
     text = LEAST + (
         'rules = ["adanasa"]\nfigure = "curves"\nx = "clock"\n[clock]\ncompute = 0.1\nbandwidth = 1\nlatency = 5\n'
@@ -398,6 +442,8 @@ def test_networks_of_a_study_are_cells_with_their_own_messages(tmp_path: Path) -
     words = " ".join(done.stdout.split())
     assert "Networks: exact_one (exact, 1 round, " in words
     assert "few (complete, 1 round, every 2 steps, feedback:2, " in words
+    assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in words
+    assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in (tmp_path / "a" / "captions.tex").read_text()
     drawn = pd.read_csv(tmp_path / "a" / "curves.csv").groupby("graph").clock_seconds.max()
     assert drawn["few"] < drawn["exact_one"]
     assert "Networks: exact one (exact, 1 round, " in (tmp_path / "a" / "table.tex").read_text()

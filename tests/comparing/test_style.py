@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from dnasa.comparing import drawing, plots, style
 from dnasa.comparing.statistics import curves
 from dnasa.core import InputError
-from dnasa.rules.registry import COMPARED
+from dnasa.rules.registry import BUILT_IN, COMPARED, RULES
 
 pytestmark = pytest.mark.pictures
 SIX = ["dsgd", "dsgt", "dasagt", "gt_hsgd", "adanasa", "dnasa"]
@@ -124,17 +124,30 @@ def test_a_style_sets_size_and_looks_and_ends_with_its_context() -> None:
     with style.context("paper:487pt") as chosen:
         assert matplotlib.rcParams["font.size"] == 8
         assert chosen.size(1, 1, 6.4, 4.2) == pytest.approx((487 / 72.27, 3))  # a row is at most 3 inches high
-        looks, common = plots.styles(SIX), plots.styles(COMPARED[:-4:-1])
-        assert plots.colors(SIX[::-1]) == plots.colors(SIX)  # whatever the order
-        mixed = [*SIX[:5], "dadam"]  # which would have the black of one of these
-        assert plots.colors(mixed[::-1]) == plots.colors(mixed)
-        assert len({*plots.colors(mixed).values()}) == 6
-        assert plots.colors(mixed) | {"dadam": ""} == {name: plots.colors([name])[name] for name in mixed} | {"dadam": ""}
+        common = plots.styles(COMPARED[:-4:-1])
     assert (matplotlib.rcParams["font.size"], style.current()) == (before, style.Style())
     first = [lightness(look["color"]) for look in common]
     assert all(abs(a - b) > 20 for a, b in combinations(first, 2))  # they differ in grey
-    assert max(map(lightness, style.OKABE_ITO)) < 80  # on white
-    assert len({str(look["linestyle"]) for look in looks}) == len({look["marker"] for look in looks}) == 6
+
+
+@pytest.mark.parametrize("name", ["screen", "paper"])
+def test_a_rule_always_has_its_color_dash_and_marker(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    built_in, own = sorted(BUILT_IN), ["mine", "clip:1+dsgd", "custom 1"]
+    monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(color=None))
+    with style.context(name):
+        looks = dict(zip(built_in, plots.styles(built_in), strict=True))
+        for rules in (COMPARED, [*SIX[::-1], "mine"], ["dadam"], [*own, "dsgd"]):
+            assert all(look == looks.get(rule, look) for rule, look in zip(rules, plots.styles(rules), strict=True))
+        others = plots.styles(own)
+        assert [*others] == [plots.styles([rule])[0] for rule in own]
+        first, second = plots.styles(["dsgd", "dsgd"])
+    assert first["color"] == second["color"]
+    assert (first["linestyle"], first["marker"]) != (second["linestyle"], second["marker"])
+    assert len({look["color"] for look in looks.values()}) == len(built_in)
+    assert len({(str(look["linestyle"]), look["marker"]) for look in looks.values()}) == len(built_in)  # in grey
+    assert max(lightness(look["color"]) for look in [*looks.values(), *others]) < 80  # on white
+    for key in ("color", "marker"):
+        assert not {look[key] for look in others} & {look[key] for look in looks.values()}
 
 
 @pytest.mark.parametrize(

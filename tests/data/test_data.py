@@ -70,6 +70,7 @@ def test_covertype_is_class_two_against_the_rest(home: Path) -> None:
     lines = ["a,b,cover"] + [f"{i},{i % 3},{1 + i % 7}" for i in range(70)]
     write(home / "covertype" / "covertype-sample.csv", "\n".join(lines) + "\n", True)
     rows = data.load("covertype")
+    assert rows.title == f"covertype (sample, {len(lines) - 1} rows)"
     assert rows.classes == 2
     assert rows.labels.sum() + rows.test_labels.sum() == 10
     np.testing.assert_allclose(rows.inputs.mean(0), 0, atol=1e-5)
@@ -131,6 +132,7 @@ def test_cifar10_as_jpeg_is_named_as_such(home: Path) -> None:
     write(home / "cifar10" / datasets.CIFAR10_JPEG, content, False)
     rows = data.load("cifar10")
     assert rows.source == f"{home / 'cifar10'} (JPEG)"
+    assert rows.title.startswith("cifar10 (JPEG, ")
     for image, colour in zip(rows.inputs, colours, strict=True):
         np.testing.assert_allclose(image.mean((1, 2)), colour, atol=3)
     assert (rows.labels.tolist(), rows.test_inputs.shape) == ([7, 2], (2, 3, 32, 32))

@@ -110,8 +110,8 @@ def test_flipped_classes_are_asked_about(hospitals: Path) -> None:
 @pytest.mark.parametrize(
     ("recode", "words"),
     [
-        ({"unit": {}}, "unit: Extra inputs are not permitted. A file of --recode has the sections"),
-        ({"units": {"age": {"factor": "x"}}}, "units.age.factor: Input should be a valid number"),
+        ({"unit": {}}, "unit is not known. A file of --recode has the sections"),
+        ({"units": {"age": {"factor": "x"}}}, "units.age.factor must be a number. A file"),
         ({"units": {"sex": {"factor": 2}}}, "berlin.csv: Column 'sex' must hold numbers; row 1 has"),
         ({"columns": {"alter": "Age"}}, "berlin.csv has neither column 'alter' and 'Age'"),
         ({"missing": {"alter": [9]}}, "berlin.csv has no column 'alter', which the file of --recode names"),

@@ -176,7 +176,7 @@ def broken(gradient: Callable[..., Any]) -> Custom:
             lambda p, g: dnasa.solve(p, g, "dsdg", eta=1, steps=5),
             "Unknown rule 'dsdg'. Choose from: adanasa, adgt, d2",
         ),
-        (lambda p, g: dnasa.solve(p, g, "dnasa:constant", steps=5), "Unknown schedule for dnasa 'constant'"),
+        (lambda p, g: dnasa.solve(p, g, "dnasa:constant", steps=5), "Unknown schedule 'constant' for dnasa"),
         (lambda p, g: dnasa.solve(p, g, [], steps=5), "No rule given"),
         (lambda p, g: dnasa.solve(p, g, "dnasa", eta=0.1, steps=5), "takes no stepsize"),
         (lambda p, g: dnasa.solve(p, g, rules.dsgd(lambda t: 1), eta=0.1, steps=5), "leave eta out"),

@@ -710,7 +710,7 @@ def test_adanasa_holds_four_numbers_per_parameter_and_one_more_for_an_average(st
         ({"rule": "adam"}, "Unknown rule 'adam'"),
         ({"rule": "dsgd"}, "needs a stepsize"),
         ({"eta": 0.1}, "takes no stepsize"),
-        ({"schedule": "diminishing"}, "Unknown schedule for adanasa 'diminishing'. Choose from: linear, averaged"),
+        ({"schedule": "diminishing"}, "Unknown schedule 'diminishing' for adanasa. Choose from: linear, averaged"),
         ({"rule": "dsgd:constant", "eta": 0.1, "schedule": "fixed"}, "No rule uses the schedule fixed"),
         ({"rule": "dnasa", "schedule": "fixed"}, "depends on the number of steps: give steps="),
         ({"rule": "dmsgd", "eta": 0.1}, "'cosine' depends on the number of steps: give steps="),

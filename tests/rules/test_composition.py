@@ -117,7 +117,7 @@ def test_own_changes_may_have_a_memory() -> None:
 
 def test_tables_find_the_rule_inside_and_its_schedule() -> None:
     assert registry.split_schedule("clip:1+adam:0.9:0.99+dsgt:constant") == ("clip:1+adam:0.9:0.99+dsgt", "constant")
-    assert registry.look("clip:1+dsgt") == ("clip:1+D-SGT", None, None)
+    assert registry.look("clip:1+dsgt") == ("Clip 1 + D-SGT", None, None)
     assert registry.look("clip:1+unheard-of") is None
     assert "clip:1+dsgt" not in rules.RULES
     assert eta_of("adam+dnasa") is None

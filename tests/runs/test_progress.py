@@ -82,3 +82,15 @@ def test_redirected_output_has_a_line_each_minute_unless_quiet(
 def test_an_unknown_progress_is_refused() -> None:
     with pytest.raises(InputError, match="progress is True, False, None or 'json', not 'yes'"):
         dnasa.solve(PROBLEM, dnasa.topology.ring(4), steps=5, progress="yes")  # type: ignore[arg-type]
+
+
+def test_a_loss_that_is_not_measured_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    display = progress.Lines(steps=40, batch=1)
+    display.update(3)
+    display.show(4, [{"train_loss": np.nan, "consensus": 0.0}])
+    display.update(4)
+    display.show(5, [{"train_loss": loss, "consensus": 0.0} for loss in (np.nan, 0.5)])
+    display.update(5)
+    assert capsys.readouterr().err.splitlines() == [
+        f"Step {line} left" for line in ("3 of 40, 0:00:00", "4 of 40, 0:00:00", "5 of 40, loss 0.5, 0:00:00")
+    ]

@@ -95,7 +95,7 @@ def test_the_accuracy_of_the_most_frequent_class_is_next_to_every_accuracy(
 ) -> None:
     share = rows_of(home, "classification").test_labels.mean()
     share = max(share, 1 - share)
-    line = f"Always predicting the most frequent class has a test accuracy of {100 * share:.2f} %."
+    line = f"Always predicting the most frequent class gives a test accuracy of {100 * share:.2f} %."
     words = ["--data", home / "classification.csv", "--target", "kind", "--nodes", 3, "--steps", 5]
     for command in (["train", *words], ["compare", *words, "--rules", "dnasa"], ["report", home / "classification"]):
         run(*command)

@@ -1,8 +1,11 @@
 """Channels by name, as options give them. Those that compress need torch, which is imported on first use."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from dnasa.channels.compressed import COMPRESSIONS, Codec, choco, without_memory
+from dnasa.channels.faulty import faulty
 from dnasa.checks import choose
 from dnasa.communication import Channel
 from dnasa.core import InputError
@@ -40,3 +43,15 @@ def compression(how: str | Codec) -> Channel:
         raise InputError(f"Compression is such as topk:0.01, sign or sign,gamma=0.2; not '{how}'.")
     share, gamma = parts.groups()
     return choco(sign() if share is None else top_k(float(share)), None if gamma is None else float(gamma))
+
+
+def channel_of(options: Mapping[str, Any]) -> Channel | None:
+    """How messages travel with the options of a command or a study: some of them lost, compressed, or as they are."""
+    if not options["drop"]:
+        return compression(options["compress"]) if options["compress"] else None
+    for name in ("clock", "compress"):
+        if options[name] is not None:
+            raise InputError(f"--{name} cannot be combined with --drop: leave one of them out.")
+    if options["rounds"] not in (None, "1", 1):
+        raise InputError("--drop needs one round per exchange: leave out --rounds.")
+    return faulty(options["drop"], seed=options["seed"])

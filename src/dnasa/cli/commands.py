@@ -68,7 +68,7 @@ def train(context: typer.Context, options: Options) -> None:
     rendering.print_lost_nodes(result.settings, names)
     from dnasa.comparing.run_table import experiment  # only now, since it imports pandas
 
-    setting = experiment(vars(options), rendering.graph_title(begun.graph), network.settings.rounds)
+    setting = experiment(vars(options) | source.altered, rendering.graph_title(begun.graph), network.settings.rounds)
     seeds = f", mean of {options.seeds} seeds" if options.seeds > 1 else ""
     rendering.print_history(result.history, f"{find(options.rule).title} on {setting}{seeds}")
     rendering.print_kept(result)
@@ -112,13 +112,15 @@ def compare(context: typer.Context, options: Options) -> None:
         raise InputError("--latex writes table.tex into the folder of the run: give --out.")
     begun = inputs.begin(context, options, names)
     grid_of(names, grid, options.schedule, options.extend)  # finds mistakes before data is read
+    if options.etas != Options.etas and not any(find(name).needs_eta for name in names):
+        raise InputError("--etas has no effect, since these rules need no stepsize: leave it out, or add a rule such as dsgd.")
     options, graph = begun.options, begun.graph
     source, shared = inputs.prepare(begun, validate=True)
     chosen: Any = {name: getattr(options, name) for name in ("metric", "extend", "schedule")}
     comparison = run_comparison(source.problem, rules=names, etas=grid, x=split(options.x), **chosen, **shared)
     inputs.set_output(options, comparison.rank == 0)
     rendering.print_lost_nodes(comparison.settings, list(shared["network"].processes.names) or source.sites)
-    title = partial(experiment, vars(options), rounds=shared["network"].settings.rounds)
+    title = partial(experiment, vars(options) | source.altered, rounds=shared["network"].settings.rounds)
     print_table(comparison.table(), title(graph=rendering.graph_title(graph)))
     for line in comparison.notes():
         print_line(line)

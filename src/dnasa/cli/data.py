@@ -55,7 +55,7 @@ def show_data(
     rows, shards = sources.load_rows(chosen, range(nodes))
     if not shards:
         shards = partition(how, rows.labels, nodes)
-    print_table(datasets.reading(rows), f"{rows.name}, from {rows.source}")
+    print_table(datasets.reading(rows), f"{rows.title}, from {rows.source}")
     table = datasets.division(rows, shards)
     if len(table.columns) > MOST_COLUMNS:
         table = table.set_index(table.columns[0]).T.rename_axis("class").reset_index()

@@ -15,7 +15,7 @@ from dnasa.cli.exits import running
 from dnasa.cli.options import Options, flag, split
 from dnasa.cli.rendering import console, print_error, print_line, showing_warnings
 from dnasa.core import InputError
-from dnasa.rules.registry import example
+from dnasa.rules.registry import example, find
 
 if TYPE_CHECKING:
     from dnasa.communication import Channel, Network
@@ -58,12 +58,24 @@ def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Beg
     if name is None and options.late is not None:
         name = "exponential"
     if name is None:
-        name, weights = topology.graphs.default_name(nodes, map(example, rules), channel, weights)
+        name, weights = default_graph(nodes, rules, channel, weights)
     graph = topology.make(name, nodes, weights)
     completed: dict[str, Any] = {"nodes": nodes, "topology": name, "weights": weights, "partition": partition}
     context.params |= completed  # for the config
     options = replace(options, **completed)
     return Begun(options, graph, channel, sites, configs.make_run_folder(context, options))
+
+
+def default_graph(nodes: int, rules: Sequence[str], channel: "Channel | None", weights: str | None) -> tuple[str, str | None]:
+    """The graph that suits all rules, and its weights; says which of several rules need it."""
+    from dnasa.topology.graphs import default_name
+
+    chosen, alone = (default_name(nodes, [example(rule) for rule in each], channel, weights) for each in (rules, ()))
+    needing = [find(rule).title for rule in rules if default_name(nodes, [example(rule)], channel, weights) == chosen]
+    if chosen != alone and len(rules) > len(needing):
+        need, graph = ("lazy weights", "ring with lazy weights") if chosen[1] else ("a fixed graph", chosen[0])
+        print_line(f"{' and '.join(needing)} need{'' if needing[1:] else 's'} {need}: all rules use {graph}.")
+    return chosen
 
 
 def method(options: Options) -> dict[str, Any]:
@@ -294,21 +306,14 @@ def begin_journal(begun: Begun) -> "Traffic":
 
 def make_channel(options: Options, rules: Sequence[str]) -> "Channel | None":
     """How messages travel: some of them lost, compressed, masked, or as they are."""
-    from dnasa.channels import compression, faulty
+    from dnasa.channels.named import channel_of
 
     if options.private:
         if options.drop or options.compress or options.late is not None:
             raise InputError("--private cannot be combined with --compress, --drop and --late: leave them out.")
         shared = options.epsilon is not None and options.every == 1 and all(example(rule).only_sums for rule in rules)
         return networks.private_channel(wide=shared)
-    if not options.drop:
-        return compression(options.compress) if options.compress else None
-    for name in ("clock", "compress"):
-        if getattr(options, name) is not None:
-            raise InputError(f"{flag(name)} cannot be combined with --drop: leave one of them out.")
-    if options.rounds not in (None, "1"):
-        raise InputError("--drop needs one round per exchange: leave out --rounds.")
-    return faulty(options.drop, seed=options.seed)
+    return channel_of(vars(options))
 
 
 def stepsizes(text: str, rules: Sequence[str]) -> dict[str, list[float]]:

@@ -52,7 +52,7 @@ def study(
     runner.check(chosen, folder, known)
     own = OwnFiles(make_folder(folder))
     if not own.begun and any(folder.iterdir()):
-        raise InputError(f"{folder} holds files that are not of a study: choose an empty or a new folder.")
+        raise InputError(f"{folder} holds files that are not from a study: choose an empty or a new folder.")
     drawn = [budgets.FILE] if chosen.budgets else [f"{chosen.figure}.{kind}" for kind in (*kinds, "csv")]
     own.check_free([*drawn, "table.csv", "table.tex", "captions.tex", study_file.COPY])
     own.save({study_file.COPY: text})

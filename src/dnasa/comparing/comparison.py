@@ -70,7 +70,7 @@ class Comparison:
         return self._chosen(final(self.history))
 
     def summary(self, metric: str | None = None) -> pd.DataFrame:
-        """The mean and spread of each chosen variant over the seeds, and its paired difference to the best.
+        """The mean and spread of each chosen variant over the seeds, and its paired difference from the best.
 
         Args:
             metric: Another metric than the one compared.
@@ -135,13 +135,13 @@ class Comparison:
                 chosen = tables.number(self.selection.metric, row.value, 4) + at_edge
             cells = {
                 "method": label(row.rule, row.schedule),
-                "stepsize": variant.formula or tuning.eta_text(row.eta),
+                "stepsize": variant.formula or tuning.eta_text(row.eta, row.schedule),
                 f"chosen by {tables.metric_name(self.selection.metric)}": chosen,
             }
             for metric, summary in summaries.items():
                 cells[tables.metric_name(metric)] = tables.with_spread(metric, summary.iloc[i])
                 if metric == self.metric:
-                    cells["difference to the best"] = tables.with_interval(metric, summary.iloc[i])
+                    cells["difference from the best"] = tables.with_interval(metric, summary.iloc[i])
             rows.append(cells | {"diverged at": tuning.diverged_text(grid)})
         return pd.DataFrame(rows)
 
@@ -151,7 +151,7 @@ class Comparison:
         return [name for name in names if name in self.history]
 
     def latex(self, title: str = "", name: str = "comparison") -> str:
-        """The table for a paper; bold are the best and what does not differ clearly from it.
+        """The table for a paper; the best and what does not differ clearly from it are bold.
 
         How the stepsizes were chosen is a comment above the table.
 
@@ -179,8 +179,9 @@ class Comparison:
             title: What was run.
         """
         seeds, axes = len(self.selection.reported), " and ".join(drawing.AXES[column] for column in self._columns())
-        curves = latex.figure_caption([self.metric], title, seeds, axes, [drawing.note_on(self.curves()), self._chosen_by()])
-        signs = [drawing.bars(self.stepsizes()), drawing.SIGNS, self._chosen_by()]
+        tuning = latex.schedule(self.choice), self._chosen_by()
+        curves = latex.figure_caption([self.metric], title, seeds, axes, [drawing.note_on(self.curves()), *tuning])
+        signs = [drawing.bars(self.stepsizes()), drawing.SIGNS, *tuning]
         return f"% curves\n{curves}% stepsizes\n{latex.figure_caption([self.metric], title, seeds, 'the stepsize', signs)}"
 
     def _chosen_by(self) -> str:
@@ -189,16 +190,16 @@ class Comparison:
     def notes(self) -> list[str]:
         """What the table says, and whether a best stepsize may lie beyond its grid."""
         count = len(self.selection.reported)
-        where = "the test rows" if self.metric.startswith("test_") else "these runs"
-        spread = f"mean ± standard deviation over {count} seeds" if count > 1 else "one seed, so without a spread"
-        lines = [f"{self._chosen_by()}; results are those on {where}, {spread}."]
+        where = "on the test rows" if self.metric.startswith("test_") else "from these runs"
+        spread = f"as mean ± standard deviation over {count} seeds" if count > 1 else "of one seed, so without a spread"
+        lines = [f"{self._chosen_by()}; results are {where}, {spread}."]
         if count > 1:
             lines.append("Differences are paired by seed, with their 95 % confidence interval (t distribution).")
         lines += tables.notes(self.settings)
         for row in self.choice[self.choice.edge != ""].itertuples():
             lines.append(
-                f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid, and the "
-                f"best may lie beyond: --extend continues the grid, --etas gives another."
+                f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid, and a "
+                f"better one may lie beyond: --extend continues the grid, --etas gives another."
             )
         return lines
 

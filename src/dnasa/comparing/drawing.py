@@ -26,39 +26,43 @@ AXES = {
     "seconds": "seconds of training",
     "clock_seconds": "predicted seconds",
 }
-DIVERGED, BELOW = "diverged", "\n(triangles: worse than the axis shows)"
+DIVERGED, BELOW = "diverged", "\n(triangles: worse results, off the scale)"
 BANDS = "bands: range over the seeds"
 SIGNS = "circles: chosen stepsizes; crosses: a run diverged"
 NUMBERS = ["mean", "low", "high"]
 MARGIN = 0.05  # of the values, above and below them
-STRIP = 0.06  # the height of a row of crosses, as a part of the axis
+STRIP = 0.06  # room for a row of triangles, as a part of the axis
+FAR = 30  # how many times more a line may show than another on a linear axis that panels share
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 
-LineStyles = dict[str, dict[str, Any]]  # color, dash and marker by label
+LineStyles = dict[str, dict[str, Any]]  # name in the legend, color, dash and marker by label
 Lines = list[tuple[Any, pd.DataFrame]]  # a variant and its rows
 
 
 def line_styles(variants: Iterable[Sequence[Any]]) -> LineStyles:
     """The styles of these rules with their schedules and perhaps stepsizes, for panels that show the same ones."""
     keys = list(variants)
-    looks = plots.styles([str(rule) for rule, *_ in keys])
-    return {plots.label(*key): look for key, look in zip(keys, looks, strict=True)}
+    looks = zip(keys, names_of(keys), plots.styles([str(rule) for rule, *_ in keys]), strict=True)
+    return {plots.label(*key): {"label": name} | look for key, name, look in looks}
 
 
 def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: LineStyles | None = None) -> None:
     """Draw a frame of `Comparison.curves`: a line and a band for each variant, a cross where a run diverged."""
     table = shown(table.assign(**{x: drawable(table[x].astype(float))}))
     lines: Lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
-    variants = [variant for variant, _ in lines]
-    looks = styles or line_styles(variants)
-    for i, (name, (variant, rows)) in enumerate(zip(names_of(variants), lines, strict=True)):
-        plots.draw_curve(axis, rows, x, name, shift=(i + 0.5) / len(lines), **looks[plots.label(*variant)])
-    if is_wide([rows[x][rows["mean"].notna()].max() for _, rows in lines]):
-        axis.set_xscale("log")  # one method sends far more than another
+    looks = styles or line_styles(variant for variant, _ in lines)
+    for i, (variant, rows) in enumerate(lines):
+        plots.draw_curve(axis, rows, x, shift=(i + 0.5) / len(lines), **looks[plots.label(*variant)])
+    places = [line.get_xdata() for panel in axis.get_shared_x_axes().get_siblings(axis) for line in panel.lines]
+    ends, longest = [rows[x][rows["mean"].notna()].max() for _, rows in lines], [pd.Series(xs).max() for xs in places]
+    if is_wide(ends) or is_wide(longest, FAR):
+        axis.set_xscale("log")  # one method, or a network, sends far more than another
         name_decades(axis.xaxis)
     finish(axis, AXES.get(x, x), axis_name(metric), log=not larger_is_better(metric) and is_wide(table[NUMBERS]))
-    if axis.get_xscale() == "linear" and table[x].max() > 0:
-        axis.set_xlim(0, table[x].max())
+    if axis.get_xscale() == "log":
+        axis.set_xlim(min(value for xs in places for value in xs if value > 0) / 1.1, max(longest) * 1.1)
+    elif max(longest) > 0:
+        axis.set_xlim(0, max(longest))
     if axis.get_yscale() == "linear":
         later = [rows["mean"][rows[x] >= FIRST * rows[x].max()] for _, rows in lines]
         ends = [rows[["low", "high"]].dropna().tail(1).to_numpy().ravel() for _, rows in lines]
@@ -75,51 +79,73 @@ def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineS
     table = shown(table).assign(eta=drawable(table.eta.astype(float)))
     larger = larger_is_better(metric)
     lines: Lines = list(table.groupby(METHOD, sort=False, dropna=False))
-    variants = [variant for variant, _ in lines]
-    looks = styles or line_styles(variants)
-    for name, (variant, rows) in zip(names_of(variants), lines, strict=True):
+    looks = styles or line_styles(variant for variant, _ in lines)
+    for variant, rows in lines:
         look = looks[plots.label(*variant)]
         if rows.eta.isna().all():
-            axis.axhline(rows["mean"].iloc[0], label=name, **(look | {"marker": ""}))
+            axis.axhline(rows["mean"].iloc[0], **(look | {"marker": ""}))
         else:
-            axis.plot(rows.eta, rows["mean"], label=name, ms=current().marker, **look)
+            axis.plot(rows.eta, rows["mean"], ms=current().marker, **look)
     if (table.eta > 0).any():
         axis.set_xscale("log")
         name_decades(axis.xaxis)
     finish(axis, r"stepsize $\eta$", axis_name(metric), log=not larger and is_wide(table[NUMBERS]))
     best = pd.Series([rows["mean"].max() if larger else rows["mean"].min() for _, rows in lines], dtype=float)
     _show_best(axis, best.dropna(), table[NUMBERS].to_numpy(), larger)
-    height = 1.0
+    low, high = axis.get_ylim()
+    room = STRIP * (high - low) * sum(((rows["mean"] < low) | (rows["mean"] > high)).any() for _, rows in lines)
+    axis.set_ylim(*((low - room, high) if larger else (low, high + room)))  # a row for each rule with worse results
     for variant, rows in lines:
         if rows.eta.notna().any():
-            height = _mark(axis, rows, looks[plots.label(*variant)]["color"], height, larger)
-    if height > 1:
+            _mark(axis, rows, looks[plots.label(*variant)]["color"], larger)
+    if height := _height(axis, "_diverged"):
         at_left: Any = {"ha": "right", "va": "center", "fontsize": current().font - 1}
-        axis.text(-0.01, (1 + height) / 2 + STRIP / 2, DIVERGED, transform=axis.transAxes, **at_left)
+        middle = (height + _height(axis)) / 2
+        axis.annotate(DIVERGED, (0, 1), (-2, middle), "axes fraction", textcoords="offset points", **at_left)
 
 
-def _mark(axis: "Axes", rows: pd.DataFrame, color: str, height: float, larger: bool) -> float:
-    """Bars, circles, triangles, and crosses above this height. Returns the height above them."""
+def _mark(axis: "Axes", rows: pd.DataFrame, color: str, larger: bool) -> None:
+    """Bars and circles; triangles inside the edge of the axis and crosses above it, each in a new row."""
+    from matplotlib.transforms import ScaledTranslation
+
     size = current().marker
     low, high = axis.get_ylim()
     known = rows[rows["mean"].notna()]
     inside = known["mean"].between(low, high)
     near, worse, lost = known[inside], known.eta[~inside].dropna(), rows.eta[rows["mean"].isna()].dropna()
     axis.vlines(near.eta, near.low.clip(lower=low), near.high.clip(upper=high), color=color, linewidth=1)
-    points: Any = {"linestyle": "", "color": color, "transform": axis.get_xaxis_transform(), "clip_on": False}
+
+    def draw(etas: pd.Series, edge: float, up: float, **look: Any) -> None:
+        place = axis.get_xaxis_transform() + ScaledTranslation(0, up / 72, axis.figure.dpi_scale_trans)
+        points: Any = {"linestyle": "", "color": color, "clip_on": False, "ms": 1.5 * size, "mew": 0.4 * size}
+        axis.plot(etas, [edge] * len(etas), transform=place, **points, **look)
+        axis.update_datalim([(eta, edge) for eta in etas], updatey=False)
+        axis.autoscale_view(scaley=False)
+
     if len(worse):
-        axis.plot(
-            worse, [0.0 if larger else 1.0] * len(worse), label="_worse", marker="v" if larger else "^", ms=1.5 * size, **points
-        )
+        up = _height(axis, "_worse")
+        draw(worse, *((0.0, up) if larger else (1.0, -up)), label="_worse", marker="v" if larger else "^")
         axis.set_xlabel(rf"stepsize $\eta${BELOW}")
     if len(lost):
-        height += STRIP
-        axis.plot(lost, [height] * len(lost), label="_diverged", marker="x", ms=1.5 * size, mew=0.4 * size, **points)
+        draw(lost, 1.0, _height(axis, "_diverged") + _height(axis), label="_diverged", marker="x")
     if "chosen" in rows:
         chosen = near[near.chosen.astype(bool)]
         circle: Any = {"marker": "o", "ms": 2.7 * size, "mfc": "none", "clip_on": False, "in_layout": False}
         axis.plot(chosen.eta, chosen["mean"], label="_chosen", linestyle="", color=color, **circle)
-    return height
+
+
+def _height(axis: "Axes", name: str = "") -> float:
+    """The height of a row of crosses or triangles, or of all with that label, in points."""
+    rows = sum(line.get_label() == name for line in axis.get_lines()) if name else 1
+    return 1.75 * current().marker * rows
+
+
+def entitle(axis: "Axes", title: str) -> None:
+    """Give a panel its title, above the crosses."""
+    from matplotlib import rcParams
+
+    pad = rcParams["axes.titlepad"] + _height(axis, "_diverged")
+    axis.set_title(title, fontsize=current().font, linespacing=1, pad=pad)
 
 
 def figure_of_curves(table: pd.DataFrame, columns: Sequence[str], metric: str) -> "Figure":
@@ -148,6 +174,7 @@ def bars(table: pd.DataFrame) -> str:
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
     figure, (axis,) = panel_list(1, 1, 6.4, 4.2)
     draw_stepsizes(axis, table, metric)
+    figure.set_figheight(figure.get_figheight() + _height(axis, "_diverged") / 72)
     legend_below(figure, note="; ".join(filter(None, (bars(table), "circles: chosen"))))
     return figure
 
@@ -156,11 +183,10 @@ def finish_panels(
     figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str] = (), note: str = "", problems: Sequence[str] = ()
 ) -> None:
     """Give panels their titles and one legend. Those of a problem that are next to each other have the same vertical axis."""
-    font = current().font
     for axis, title in zip(axes, titles, strict=False):
         points = axis.get_window_extent().width / axis.figure.dpi * 72
-        letters = int(points / (0.5 * font))
-        axis.set_title(fill(title, max(10, letters)), fontsize=font, linespacing=1)
+        letters = int(points / (0.5 * current().font))
+        entitle(axis, fill(title, max(10, letters)))
     of_panels = zip(axes, problems or [""] * len(axes), strict=True)
     for _, row in groupby(of_panels, key=lambda pair: pair[0].get_subplotspec().rowspan.start):  # type: ignore[union-attr]
         _share(list(row))
@@ -179,10 +205,10 @@ def _share(row: "list[tuple[Axes, str]]") -> None:
         axis.set_ylabel("" if label == kinds[0][0] else label)
 
 
-def is_wide(values: Any) -> bool:
-    """Whether these numbers need a logarithmic axis: all positive, the largest more than ten times the smallest."""
+def is_wide(values: Any, factor: float = 10) -> bool:
+    """Whether these numbers need a logarithmic axis: all positive, the largest more than `factor` times the smallest."""
     known = drawable(pd.Series(np.ravel(values).astype(float))).dropna()
-    return bool(len(known) and known.min() > 0 and known.max() > 10 * known.min())
+    return bool(len(known) and known.min() > 0 and known.max() > factor * known.min())
 
 
 def focus(axis: "Axes", values: Any) -> None:

@@ -126,7 +126,7 @@ def grid_of(
     for rule in distinct("rule", list(rules)):
         stepsizes = distinct("eta", list(etas.get(rule, ()) if isinstance(etas, Mapping) else etas))
         if extend and len(stepsizes) == 1:
-            raise InputError("Extending a grid needs its factor: give at least two stepsizes (--etas).")
+            raise InputError("Extending a grid needs the ratio of two stepsizes: give at least two stepsizes (--etas).")
         grid += variants(rule, stepsizes, schedule_of(rule, schedule))
     check_used(schedule, grid)
     return grid

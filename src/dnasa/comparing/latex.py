@@ -7,7 +7,7 @@ from math import floor, log10
 import pandas as pd
 
 from dnasa.comparing import tables
-from dnasa.comparing.plots import LABELS, SYMBOLS, label
+from dnasa.comparing.plots import LABELS, SYMBOLS, common_schedules, short_labels
 from dnasa.comparing.statistics import with_the_best
 from dnasa.problems.metrics import in_percent, larger_is_better
 
@@ -50,10 +50,14 @@ def table(columns: Columns, caption: str, name: str, comments: Sequence[str] = (
 
 
 def methods(variants: Sequence[tuple[str, str]]) -> list[str]:
-    """The rules, with their schedules where a rule has several."""
-    rules = [label(rule) for rule, _ in variants]
-    is_enough = len({*rules}) == len(rules)
-    return [text(name) for name in (rules if is_enough else [label(*variant) for variant in variants])]
+    """The rules, with their schedules where these differ."""
+    return [text(name) for name in short_labels(variants)]
+
+
+def schedule(choice: pd.DataFrame) -> str:
+    """The schedule that all rules with a stepsize have, for a caption; empty where their names tell it."""
+    names = common_schedules(zip(choice.rule, choice.schedule, strict=True))
+    return f"Stepsize schedule: {names[0]}" if len(names) == 1 else ""
 
 
 def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> list[str]:
@@ -71,7 +75,7 @@ def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> li
 
 
 def intervals(metric: str, rows: pd.DataFrame) -> list[str]:
-    """The difference of each row of `statistics.differences` to the best, with its confidence interval."""
+    """The difference of each row of `statistics.differences` from the best, with its confidence interval."""
     return [numbers(tables.with_interval(metric, row)) for _, row in rows.iterrows()]
 
 
@@ -134,11 +138,13 @@ def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.Da
     place = f" on {title}" if title else ""
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     parts = [text(f"{_capital(metric_title(metric))}{unit}{place}, {spread}.".replace("_", " "))]
-    parts.append("Bold: the best" + (" and no clear difference to it (paired $t$-test)." if seeds >= TESTED else "."))
-    if (choice.edge != "").any():
-        parts.append(f"{AT_EDGE}:~grid edge.")
-    if choice.eta.isna().any() and ETA in columns:
-        parts.append(f"{NOTHING}:~not tuned.")
-    if MEGABYTES in columns:
-        parts.append(f"{MEGABYTES}: sent per node.")
-    return " ".join(parts)
+    others = " and those that do not differ clearly from it (paired $t$-test)" if seeds >= TESTED else ""
+    parts.append(f"The best result{others} {'are' if others else 'is'} in bold.")
+    name = schedule(choice)
+    notes = {
+        f"{text(name)}.": name,
+        f"{AT_EDGE}~The stepsize is at an edge of its grid.": (choice.edge != "").any(),
+        f"Methods with {NOTHING} need no stepsize.": choice.eta.isna().any() and ETA in columns,
+        f"{MEGABYTES} is what each node sent.": MEGABYTES in columns,
+    }
+    return " ".join([*parts, *(sentence for sentence, applies in notes.items() if applies)])

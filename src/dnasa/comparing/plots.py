@@ -3,7 +3,6 @@
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import cycle
 from math import ceil
 from pathlib import Path
 from textwrap import fill
@@ -12,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import networkx as nx
 import numpy as np
 
+from dnasa.arrays import crc32
 from dnasa.comparing import statistics
-from dnasa.comparing.style import DASHES, MARKERS, current
+from dnasa.comparing.style import DASHES, MARKERS, OWN_COLORS, OWN_MARKERS, PRINTED, current
 from dnasa.core import InputError
 from dnasa.extras import needed_by
 from dnasa.files import write_output
 from dnasa.problems.metrics import in_percent
-from dnasa.rules.registry import COMPARED, CUSTOM, RULES, Look, look
+from dnasa.rules.registry import BUILT_IN, COMPARED, CUSTOM, RULES, Look, look
 from dnasa.runs.names import COLUMNS
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ NARROW = 2  # inches, below which a horizontal axis has fewer ticks
 HISTORY = ("test_loss", "train_loss", "test_accuracy", "test_rmse", "grad_norm", "consensus")
 MAX_PANELS = 8  # of a history
 MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
-PALETTE = "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf".split()  # matplotlib's tab10
 MAX_ARROWS = 1000  # edges of a directed graph beyond which arrowheads are too small to see
 
 Looks = Mapping[str, Look]  # of rules that may not be registered here, as a run folder has stored them
@@ -80,12 +79,23 @@ def label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1, sto
     return name if number == 1 else f"{name}, no. {number}"
 
 
+def short_labels(variants: Sequence[Sequence[Any]]) -> list[str]:
+    """Labels without stepsizes, and without the schedule if all rules with a stepsize have it; where that is enough."""
+    common = {*common_schedules(variants)}
+    short = [label(rule, None if {schedule} == common else schedule) for rule, schedule, *_ in variants]
+    return short if len({*short}) == len(short) else [label(*variant) for variant in variants]
+
+
+def common_schedules(variants: Iterable[Sequence[Any]]) -> list[str]:
+    """The schedules of the rules that need a stepsize."""
+    found = dict.fromkeys(schedule for rule, schedule, *_ in variants if look_of(str(rule)).schedule is None)
+    return [name for name in found if isinstance(name, str) and name != CUSTOM]
+
+
 def names_of(variants: Sequence[Sequence[Any]]) -> list[str]:
-    """The label of each line; in print only the rule, where that distinguishes them."""
-    rules = [label(rule) for rule, *_ in variants]
-    if current().printed and len({*rules}) == len(rules):
-        return rules
-    return [label(*variant).replace("eta =", r"$\eta$ =") for variant in variants]
+    """The label of each line; in print without the schedule that all have."""
+    names = short_labels(variants) if current().printed else [label(*variant) for variant in variants]
+    return [name.replace("eta =", r"$\eta$ =") for name in names]
 
 
 def axis_name(metric: str) -> str:
@@ -93,35 +103,41 @@ def axis_name(metric: str) -> str:
 
 
 def colors(rules: Iterable[str], stored: Looks = NONE) -> dict[str, str]:
-    """The color of each rule, always the same: in print that of its number; else the registered or stored one.
+    """The color of each rule, always the same.
 
-    Rules that have none, or whose color a more common one has, get one that no other rule has.
+    One that is not built in has its registered or stored color, if no built-in rule has it, or one that goes with its name.
     """
     names = list(dict.fromkeys(rules))
-    palette = current().palette
-    fixed: dict[str, str] = {}
-    ordered = sorted(names, key=lambda name: _number(name, names)) if palette else names
-    for name in ordered:
-        color = palette[_number(name, names) % len(palette)] if palette else (look_of(name, stored).color or "").lower()
-        if re.fullmatch("#[0-9a-f]{6}", color) and color not in fixed.values():
-            fixed[name] = color
-    known = palette or PALETTE
-    free = cycle([color for color in known if color not in fixed.values()] or known)
-    chosen = {name: fixed.get(name) or next(free) for name in ordered}
-    return {name: chosen[name] for name in names}
+    known, own = {*PRINTED.values(), *(RULES[name].color for name in BUILT_IN)}, _own_numbers(names)
+    chosen = {}
+    for name in names:
+        color = (look_of(name, stored).color or "").lower()
+        if name in own and (color in known or not re.fullmatch("#[0-9a-f]{6}", color)):
+            color = OWN_COLORS[own[name]]
+        chosen[name] = PRINTED.get(name, color) if current().printed else color
+    return chosen
 
 
-def _number(rule: str, others: Sequence[str]) -> int:
-    """The place of a rule among all, the most common first; behind them, that of one that is not registered."""
-    known = list(dict.fromkeys([*reversed(COMPARED), *RULES]))
-    return known.index(rule) if rule in known else len(known) + [name for name in others if name not in known].index(rule)
+def _own_numbers(rules: Iterable[str]) -> dict[str, int]:
+    """A number for the look of each rule that is not built in: that of its name, or the next where another has it."""
+    numbers: dict[str, int] = {}
+    for name in sorted({*rules} - BUILT_IN):
+        places = [(crc32(name.encode()) + i) % len(OWN_COLORS) for i in range(len(OWN_COLORS))]
+        numbers[name] = next((place for place in places if place not in numbers.values()), places[0])
+    return numbers
 
 
 def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
-    """Color, dash and marker of each line: a rule always has its color; dashes and markers differ, for prints in grey."""
-    chosen = colors(rules)
-    looks = zip(rules, cycle(DASHES), cycle(MARKERS), strict=False)
-    return [{"color": chosen[rule], "linestyle": dash, "marker": marker} for rule, dash, marker in looks]
+    """Color, dash and marker of each line, always those of its rule; further lines of a rule have other dashes and markers."""
+    chosen, numbers = colors(rules), _own_numbers(rules)
+    built_in = [name for name in dict.fromkeys([*reversed(COMPARED), *RULES]) if name in BUILT_IN]
+    looks = []
+    for i, rule in enumerate(rules):
+        again, is_own = rules[:i].count(rule), rule in numbers
+        number, markers = (numbers[rule], OWN_MARKERS) if is_own else (built_in.index(rule), MARKERS)
+        dash = DASHES[(number + number // len(MARKERS) + again) % len(DASHES)]
+        looks.append({"color": chosen[rule], "linestyle": dash, "marker": markers[(number + again) % len(markers)]})
+    return looks
 
 
 def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4) -> "tuple[Figure, np.ndarray]":

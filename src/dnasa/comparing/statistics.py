@@ -62,9 +62,11 @@ def curves(
 
 
 def running_mean(values: pd.Series) -> pd.Series:
-    """The mean of the evaluations around each one, 5 % of all; both ends, and what is near to a divergence, stay."""
-    means = values.astype(float).rolling(window(len(values)), center=True).mean()
-    return means.fillna(values)
+    """The mean of the evaluations around each one, 5 % of all; of fewer near both ends and a divergence, so that ends stay."""
+    means = values = values.astype(float)
+    for width in range(3, window(len(values)) + 1, 2):
+        means = values.rolling(width, center=True).mean().fillna(means)
+    return means
 
 
 def window(evaluations: int) -> int:
@@ -73,7 +75,7 @@ def window(evaluations: int) -> int:
 
 
 def differences(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The difference of each variant to the best, over the same seeds, with a confidence interval (t distribution).
+    """The difference of each variant from the best, over the same seeds, with a confidence interval (t distribution).
 
     The best has the best mean of the variants that never diverged; its own difference is 0. There is no interval of a
     single seed.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import networks, topology
+from dnasa.channels.named import channel_of
 from dnasa.communication import Network
 from dnasa.comparing.budgets import affordable_steps
 from dnasa.comparing.comparison import Comparison
@@ -39,6 +40,7 @@ class Prepared(NamedTuple):
     notes: list[str]
     evaluate: int | list[int] | None
     facts: dict[str, Any]
+    data: str
 
 
 def check(study: Study, out: Path, known: Collection[str] = ()) -> None:
@@ -62,7 +64,8 @@ def check(study: Study, out: Path, known: Collection[str] = ()) -> None:
 def connect(cell: Cell) -> Network:
     settings = cell.settings
     graph = topology.make(cell.graph, settings["nodes"], settings["weights"])
-    return networks.connect(graph, "simulated", **{name: settings[name] for name in ("rounds", "every", "compress", "clock")})
+    options = {name: settings[name] for name in ("rounds", "every", "clock")}
+    return networks.connect(graph, "simulated", channel=channel_of(settings), **options)
 
 
 def left_out(cell: Cell) -> dict[str, str]:
@@ -98,6 +101,7 @@ def prepare(study: Study, cell: Cell) -> Prepared:
         notes=notes_on(cell, reasons),
         evaluate=[0, settings["steps"]] if only_end else source.evaluate,
         facts={"model": source.model},
+        data=source.altered.get("data", ""),
     )
 
 
@@ -133,7 +137,7 @@ def run(
         runs = final(comparison.history)
         took = "from its folder" if is_complete else f"{time.perf_counter() - began:.1f} s"
         report(f"[{number}/{len(cells)}] {cell.title}: {len(runs)} runs of {runs.step.max():,} steps, {took}.")
-        results.append((cell, comparison))
+        results.append((cell._replace(data=prepared.data), comparison))
         notes |= dict.fromkeys(prepared.notes)
     return results, list(notes)
 

@@ -8,13 +8,15 @@ written the file, so everything is checked before it is used.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dnasa import topology
-from dnasa.channels import compression
+from dnasa.channels.named import channel_of
+from dnasa.checks import in_words
 from dnasa.core import InputError
 from dnasa.data.partitions import full_name
 from dnasa.files import read_toml
@@ -47,6 +49,9 @@ Text = Annotated[str, Field(min_length=1, max_length=LONGEST), _check(str.isprin
 Texts = Annotated[list[Text], Field(min_length=1, max_length=LONGEST), DIFFERENT]
 Grid = Annotated[list[Positive], Field(min_length=1, max_length=LONGEST), DIFFERENT]
 Rounds = Annotated[Any, _check(lambda value: value == "exact" or type(value) is int, "must be a whole number or 'exact'")]
+LossScale = Annotated[
+    Any, _check(lambda value: value == "1/n" or (type(value) in (int, float) and 0 < value < inf), "must be positive or '1/n'")
+]
 Name = Annotated[str, _check(re.compile(r"[\w-]{1,100}").fullmatch, "must be letters, digits, - and _")]
 Grids = Annotated[dict[str, Grid], BeforeValidator(lambda etas: {DEFAULT: etas} if isinstance(etas, list) else etas)]
 
@@ -60,6 +65,7 @@ class Messages(BaseModel):
     rounds: Rounds | None = None
     every: Whole = 1
     compress: Text | None = None
+    drop: Annotated[float, Field(ge=0, lt=1)] | None = None
     clock: dict[str, Any] | None = None
 
 
@@ -90,7 +96,7 @@ class Settings(Messages):
     drop_columns: Text | None = None
     id_column: Text | None = None
     task: Text | None = None
-    loss_scale: Positive | Literal["1/n"] = 1.0
+    loss_scale: LossScale = 1.0
     dtype: Text | None = None
     checkpoint_every: Whole | None = None
 
@@ -115,6 +121,11 @@ class Cell(NamedTuple):
     network: str = ""  # its name; without one, that of the graph
     budget: str = ""
     rule: str = ""
+    data: str = ""  # the title of a sample or of altered rows, once they are read
+
+    @property
+    def source(self) -> str:
+        return self.data or source_name(self.problem)
 
     @property
     def place(self) -> str:
@@ -124,7 +135,7 @@ class Cell(NamedTuple):
 
     @property
     def title(self) -> str:
-        return ", ".join(filter(None, (source_name(self.problem), self.place, self.budget, self.rule)))
+        return ", ".join(filter(None, (self.source, self.place, self.budget, self.rule)))
 
     @property
     def folder(self) -> str:
@@ -173,15 +184,17 @@ def _in_one_line(error: ValidationError) -> str:
         known = tables.get(first["loc"][0], StudyFile)
         return f"unknown key '{where}'. The keys here: {', '.join(known.model_fields)}."
     if first["type"] == "missing":
-        return f"{where} is missing: a list such as ['least_squares', 'digits']."
-    reason = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {first['input']!r:.60} is wrong: it {reason[max(0, reason.find('should')) :]}."
+        return f"{where} is missing: give a list such as ['least_squares', 'digits']."
+    words = in_words(first)
+    return f"{where.removesuffix('.[key]')} {words}{':' if 'must not' in words else ', not'} {first['input']!r:.60}."
 
 
 def _study(file: StudyFile, only: Sequence[str], quick: bool, device: str) -> Study:
     for problem in only:
         if problem not in file.problems:
-            raise InputError(f"there is no problem '{problem:.60}' (--only). Its problems: {', '.join(file.problems)}.")
+            raise InputError(
+                f"there is no problem '{problem:.60}' (--only). The problems of this study: {', '.join(file.problems)}."
+            )
     if file.budget and file.model_fields_set & {"figure", "x"}:
         raise InputError("figure and x have no effect with budgets, which are compared in a table: leave them out.")
     for name, settings in file.problem.items():
@@ -192,7 +205,7 @@ def _study(file: StudyFile, only: Sequence[str], quick: bool, device: str) -> St
                 raise InputError(f"problem.{name}.{key} has no effect: {name} has no data. Leave it out.")
     cells = [cell for problem in only or file.problems for cell in _cells(problem, file, quick)]
     if len({cell.folder for cell in cells}) < len(cells):
-        raise InputError("two of its problems have the same name: rename one of the files.")
+        raise InputError("two problems of this study have the same name: rename one of the files.")
     return Study(f"{file.name}-quick" if quick else file.name, cells, file.figure, file.x, quick, device)
 
 
@@ -226,10 +239,11 @@ def _parts(cell: Cell, budgets: dict[str, dict[str, Any]]) -> list[Cell]:
 
 def _cell(problem: str, partition: str | None, settings: dict[str, Any], network: str, own: dict[str, Any]) -> Cell:
     settings = settings | own
+    if settings["drop"] and settings["rounds"] is None:
+        settings["rounds"] = 1
     graph = settings.pop("graph", None)
     if graph is None:
-        channel = compression(settings["compress"]) if settings["compress"] else None
-        rules = map(example, settings["rules"])
+        rules, channel = map(example, settings["rules"]), channel_of(settings)
         graph, settings["weights"] = topology.graphs.default_name(settings["nodes"], rules, channel, settings["weights"])
     return Cell(problem, graph, partition, settings, network)
 

@@ -13,6 +13,7 @@ from dnasa.comparing import drawing, latex, tables
 from dnasa.comparing.budgets import PLACE
 from dnasa.comparing.comparison import AXES, Comparison
 from dnasa.comparing.plots import label, panel_list
+from dnasa.comparing.run_table import CONDITIONS
 from dnasa.comparing.statistics import VARIANT, with_the_best
 from dnasa.comparing.study_file import Cell, Study, source_name
 from dnasa.problems.metrics import in_percent, larger_is_better
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 KEY = {
     "*": "the best of its column",
-    "=": "no clear difference to the best: the 95 % interval of the paired difference contains 0",
-    "^": "the stepsize is at an edge of its grid, so the best may lie beyond",
+    "=": "no clear difference from the best: the 95 % interval of the paired difference contains 0",
+    "^": "the stepsize is at an edge of its grid, so a better one may lie beyond",
 }
 Cells = list[tuple[Cell, Comparison]]
 
@@ -44,7 +45,7 @@ class StudyReport:
             yield part, [(cell, comparison) for cell, comparison in self.cells if (cell.problem, cell.budget) == part]
 
     def numbers(self) -> pd.DataFrame:
-        """For each cell and rule: the chosen stepsize, its results, its difference to the best of the cell, and its rank."""
+        """For each cell and rule: the chosen stepsize, its results, its difference from the best of the cell, and its rank."""
         parts = []
         for cell, comparison in self.cells:
             rows = comparison.summary().merge(comparison.choice[[*VARIANT, "edge"]], on=list(VARIANT), how="left")
@@ -53,11 +54,8 @@ class StudyReport:
         return pd.concat(parts, ignore_index=True)
 
     def drawn(self) -> pd.DataFrame:
-        parts = []
-        for cell, comparison in self.cells:
-            rows = comparison.curves() if self.study.figure == "curves" else comparison.stepsizes()
-            parts.append(_of_cell(cell, rows))
-        return pd.concat(parts, ignore_index=True)
+        frames = [(cell, each.curves() if self.study.figure == "curves" else each.stepsizes()) for cell, each in self.cells]
+        return pd.concat([_of_cell(cell, rows) for cell, rows in frames], ignore_index=True)
 
     def tables(self) -> dict[tuple[str, str], pd.DataFrame]:
         """The table as text, one part for each problem and budget: rows are rules, columns graphs and partitions."""
@@ -67,8 +65,7 @@ class StudyReport:
         """The title of each part of the table: what was run and measured."""
         titles = {}
         for part, ((cell, comparison), *_) in self._parts():
-            seeds = cell.settings["seeds"]
-            count = "1 seed" if seeds == 1 else f"{seeds} seeds"
+            count = f"{cell.settings['seeds']} seed{'s' if cell.settings['seeds'] > 1 else ''}"
             titles[part] = f"{latex.metric_title(comparison.metric)} on {self._what(cell)}, {count}"
         return titles
 
@@ -76,10 +73,10 @@ class StudyReport:
         quick = ", quick run" if self.study.quick else ""
         nodes, steps = cell.settings["nodes"], cell.settings["steps"]
         length = f"{cell.budget} of {steps:,} steps of one array on a ring" if cell.budget else f"{steps:,} steps"
-        return f"{source_name(cell.problem)}: {nodes} nodes, {length}{quick}"
+        return f"{cell.source}: {nodes} nodes, {length}{quick}"
 
     def latex(self) -> str:
-        """A booktabs table for each problem; bold are the best of a column and what does not differ clearly from it."""
+        """A booktabs table for each problem; the best of a column and what does not differ clearly from it are bold."""
         return "\n".join(self._latex(cells) for _, cells in self._parts())
 
     def _latex(self, cells: Cells) -> str:
@@ -98,18 +95,21 @@ class StudyReport:
         """A caption for the figure."""
         (cell, comparison), *_ = self.cells
         if self.study.figure == "curves":
-            against, note = drawing.AXES[AXES[self.study.x]], drawing.note_on(comparison.curves())
+            against, signs = drawing.AXES[AXES[self.study.x]], [drawing.note_on(comparison.curves())]
         else:
-            against, note = "the stepsize", f"{drawing.bars(comparison.stepsizes())}; {drawing.SIGNS}"
+            against, signs = "the stepsize", [drawing.bars(comparison.stepsizes()), drawing.SIGNS]
         steps = sorted({f"{cell.settings['steps']:,}" for cell, _ in self.cells})
-        title = f"{cell.settings['nodes']} nodes, {' or '.join(steps)} steps"
-        words = [note, f"Networks: {_networks(self.cells)}", _chosen_by(self.cells).rstrip(".")]
+        sources = ", ".join(dict.fromkeys(cell.source for cell, _ in self.cells))
+        title = f"{sources}: {cell.settings['nodes']} nodes, {' or '.join(steps)} steps"
+        schedule = latex.schedule(pd.concat([comparison.choice for _, comparison in self.cells]))
+        words = [*signs, f"Networks: {_networks(self.cells)}", _links(self.cells), schedule, _chosen_by(self.cells).rstrip(".")]
         metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
         return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words)
 
     def notes(self) -> list[str]:
         """How stepsizes were chosen, the networks, what the marks of the table mean, and average ranks over several cells."""
         lines = [_chosen_by(self.cells), f"Networks: {_networks(self.cells)}."]
+        lines += [f"{links}." for links in [_links(self.cells)] if links]
         texts = " ".join(text for table in self.tables().values() for text in table.iloc[:, 1:].to_numpy().ravel())
         marks = [f"{mark} {meaning}" for mark, meaning in KEY.items() if f" {mark}" in texts]
         if marks:
@@ -124,7 +124,7 @@ class StudyReport:
         return lines
 
     def board(self) -> pd.DataFrame:
-        """Each rule's average rank for every budget, its distance to the best, and where it is best or tied; the best is first.
+        """Each rule's average rank for every budget, its distance from the best, and where it is best or tied; sorted.
 
         Where W does not suit it, a rule has the last rank.
         """
@@ -137,7 +137,7 @@ class StudyReport:
         methods = rows.assign(first=with_the_best(rows)).groupby("method")
         table = by_budget.assign(**{"all": ranks.mean(), f"best or tied of {len(self.cells)}": methods["first"].sum()})
         if rows.metric.map(in_percent).all():
-            table["points to the best"] = 100 * methods.difference.mean()
+            table["points from the best"] = 100 * methods.difference.mean()
         return table.sort_values("all").rename_axis(columns=None).reset_index()
 
     def draw(self) -> "Figure":
@@ -147,8 +147,11 @@ class StudyReport:
         figure, axes = panel_list(count, graphs if fills_rows else ceil(sqrt(count)))
         styles = drawing.line_styles(_methods(self.cells))
         is_curves = self.study.figure == "curves"
-        for axis, (_, comparison) in zip(axes, self.cells, strict=True):
+        first: dict[str, Any] = {}
+        for axis, (cell, comparison) in zip(axes, self.cells, strict=True):
             if is_curves:
+                if self.study.x in ("bytes", "clock") and first.setdefault(cell.problem, axis) is not axis:
+                    axis.sharex(first[cell.problem])  # so that networks can be compared
                 rows = comparison.curves().assign(eta=np.nan)  # the legend is that of all cells
                 drawing.draw_curves(axis, rows, AXES[self.study.x], comparison.metric, styles)
             else:
@@ -178,10 +181,21 @@ def _networks(cells: Cells) -> str:
             f"{rounds} rounds" if rounds > 1 else "1 round",
             f"every {settings['every']} steps" if settings["every"] > 1 else "",
             settings["compress"] or "",
+            CONDITIONS["drop"].format(settings["drop"]) if settings["drop"] else "",
             f"{sent.min():.3g} to {sent.max():.3g} MB per node" if one_problem and len(sent) else "",
         ]
         facts[cell.network or cell.graph] = ", ".join(filter(None, parts))
     return "; ".join(f"{name} ({words})" for name, words in facts.items())
+
+
+def _links(cells: Cells) -> str:
+    """The links of predicted seconds; empty where none are predicted."""
+    found: dict[str, None] = {}
+    for clock in filter(None, (cell.settings["clock"] for cell, _ in cells)):
+        ends = {key: dict.fromkeys((f"{np.min(value):g}", f"{np.max(value):g}")) for key, value in clock.items()}
+        bandwidth, latency, compute = (" to ".join(ends[key]) for key in ("bandwidth", "latency", "compute"))
+        found[f"{bandwidth} Mbit/s, latency {latency} ms, {compute} s per gradient"] = None
+    return f"Links: {'; '.join(found)}" if found else ""
 
 
 def _table(cells: Cells) -> pd.DataFrame:
@@ -193,7 +207,7 @@ def _table(cells: Cells) -> pd.DataFrame:
         columns[cell.place] = pd.Series([_marked(comparison.metric, row) for _, row in rows.iterrows()], names)
         if len(cells) == 1:
             gaps = [tables.with_interval(comparison.metric, row) for _, row in rows.iterrows()]
-            columns["difference to the best"] = pd.Series(gaps, names)
+            columns["difference from the best"] = pd.Series(gaps, names)
     frame = pd.DataFrame(columns).reindex([label(*method) for method in _methods(cells)]).fillna("-")
     return frame.rename_axis("method").reset_index()
 
@@ -219,6 +233,6 @@ def _latex_column(comparison: Comparison, methods: list[tuple[str, str]]) -> lis
 
 
 def _of_cell(cell: Cell, rows: pd.DataFrame) -> pd.DataFrame:
-    names = {"problem": cell.problem, "graph": cell.network or cell.graph, "partition": cell.partition or ""}
+    names = {"problem": cell.data or cell.problem, "graph": cell.network or cell.graph, "partition": cell.partition or ""}
     names |= {"budget": cell.budget} if cell.budget else {}
     return rows.assign(**names)[[*names, *rows.columns]]

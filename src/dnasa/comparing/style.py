@@ -13,15 +13,18 @@ from typing import Any
 
 from dnasa.core import InputError
 from dnasa.extras import can_draw
+from dnasa.rules.registry import COMPARED
 
 POINTS = 72.27  # of TeX in an inch
 COLUMN = 234 / POINTS  # inches, the width of a column in most journals
 NARROWEST, WIDEST = 2.0, 20.0
 TALLEST, PROPORTION = 3.0, 0.585  # a row of panels: in inches, and as a part of the figure's width
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
-MARKERS = "osD^vP*<>hpd"
-# Okabe and Ito's colors for the color-blind without yellow, too light on white. The first four also differ in grey.
-OKABE_ITO = ("#000000", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
+MARKERS, OWN_MARKERS = "osD^vP*<>d", "Xph"  # of the built-in rules, and of others
+# of rules that are not built in: far from the colors of those that are
+OWN_COLORS = "#0000ff #ff22ff #4411aa #ff0077 #aa0099 #bb66ff #ff8877 #0077ff #00cc00 #aa1166".split()
+# of the default rules in print, by Okabe and Ito for the color-blind; the first four also differ in grey
+PRINTED = dict(zip(reversed(COMPARED), ("#000000", "#0072b2", "#e69f00", "#009e73", "#cc79a7"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,6 @@ class Style:
         sheets: The `.mplstyle` files of its settings, later ones replacing earlier ones.
         font: The size of titles and legends, in points.
         width: The width of a whole figure in inches; None: as its panels ask for.
-        palette: The colors of lines by their place; empty: each rule has its own.
         marked: How many points of a line have a marker.
         marker: Their size, in points.
     """
@@ -40,7 +42,6 @@ class Style:
     sheets: tuple[str, ...] = ("screen",)
     font: float = 9.5
     width: float | None = None
-    palette: tuple[str, ...] = ()
     marked: int = 8
     marker: float = 4
 
@@ -109,4 +110,4 @@ def parse(name: str) -> Style:
             f"Unknown style '{name:.40}'. Choose from: screen, paper, or paper with a width of {NARROWEST:g} to {WIDEST:g} "
             "inches: paper:6.75, paper:487pt."
         )
-    return Style(("screen", "paper"), 8, inches, OKABE_ITO, marked=4, marker=3)
+    return Style(("screen", "paper"), 8, inches, marked=4, marker=3)

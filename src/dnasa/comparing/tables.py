@@ -30,7 +30,7 @@ def notes(settings: Mapping[str, Any]) -> list[str]:
     """Sentences: what an accuracy is to be compared with, and the privacy budget, where the settings of a run have them."""
     share, privacy, out = settings.get("baseline"), settings.get("privacy"), []
     if isinstance(share, float):
-        out.append(f"Always predicting the most frequent class has a test accuracy of {number('accuracy', share)}.")
+        out.append(f"Always predicting the most frequent class gives a test accuracy of {number('accuracy', share)}.")
     if isinstance(privacy, str):
         out.append(f"{privacy:.1000}")
     return out

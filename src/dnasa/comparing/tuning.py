@@ -11,7 +11,7 @@ from dnasa.comparing.statistics import METHOD, over_seeds
 from dnasa.comparing.tables import metric_name
 from dnasa.data.partitions import validation_name
 from dnasa.problems.metrics import larger_is_better
-from dnasa.rules.registry import Variant
+from dnasa.rules.registry import CUSTOM, Variant
 
 
 class Selection(NamedTuple):
@@ -87,8 +87,8 @@ def _next(etas: Sequence[float]) -> float:
     return rounded if is_beyond else float(f"{exact:.6g}")
 
 
-def eta_text(eta: float) -> str:
-    return "none needed" if pd.isna(eta) else f"{eta:.3g}"
+def eta_text(eta: float, schedule: str = CUSTOM) -> str:
+    return "none needed" if pd.isna(eta) else f"{eta:.3g}" + (f" ({schedule})" if schedule != CUSTOM else "")
 
 
 def diverged_text(table: pd.DataFrame) -> str:

@@ -34,6 +34,7 @@ class Dataset(NamedTuple):
         class_counts: Of shards, the training rows of each class at all nodes, in other processes too.
         row_numbers: Of shards, where each row of `inputs`, then of `test_inputs`, is in its own file, from 1 below the header.
         shards: Of token files and folders of texts, which windows are whose.
+        altered: What its files hold instead of the known rows: a sample, or images as JPEG.
     """
 
     name: str
@@ -50,6 +51,13 @@ class Dataset(NamedTuple):
     class_counts: tuple[int, ...] = ()
     row_numbers: Sequence[int] = ()
     shards: Sequence[np.ndarray] = ()
+    altered: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name, and of a sample or altered rows what they are and how many."""
+        count = len(self.labels) + (sum(self.test_counts) or len(self.test_labels))
+        return f"{self.name} ({self.altered}, {count:,} rows)" if self.altered else self.name
 
     @property
     def context(self) -> int:

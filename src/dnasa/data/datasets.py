@@ -51,7 +51,7 @@ def load_known(name: str, context: int = CONTEXT) -> Dataset:
     except Exception as error:  # whatever the cause, the remedy is the same
         remedy = f"Put {', '.join(known.files[0])} (.gz or not) into $DNASA_DATA/{name}."
         raise InputError(f"Cannot read {name} from {source} ({first_line(error)}). {remedy}") from error
-    return Dataset(name, *parts)._replace(source=source)
+    return Dataset(name, *parts)._replace(source=source, altered=altered(paths))
 
 
 def find_source(name: str) -> str:
@@ -60,8 +60,13 @@ def find_source(name: str) -> str:
         return "scikit-learn"
     paths = local_files(name)
     if paths:
-        return f"{paths[0].parent} (JPEG)" if paths[0].name == CIFAR10_JPEG else str(paths[0].parent)
+        return f"{paths[0].parent} ({altered(paths)})" if altered(paths) else str(paths[0].parent)
     return f"OpenML {KNOWN[name].openml}" if name in KNOWN else ""
+
+
+def altered(paths: Sequence[Path]) -> str:
+    """What these files of a known dataset hold instead of its own rows; empty for those."""
+    return next((word for path in paths for file, word in ALTERED.items() if path.name.startswith(file)), "")
 
 
 def local_files(name: str) -> list[Path]:
@@ -225,7 +230,9 @@ MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-image
 CIFAR10_FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
 CIFAR10_JPEG = "cifar10-jpeg.npz"
 CIFAR10 = (CIFAR10_FILES, tuple(f"cifar-10-batches-bin/{name}" for name in CIFAR10_FILES), (CIFAR10_JPEG,))
-COVERTYPE = (("covertype.csv",), ("covertype-sample.csv",), ("covtype.data",))
+COVERTYPE_SAMPLE = "covertype-sample.csv"
+COVERTYPE = (("covertype.csv",), (COVERTYPE_SAMPLE,), ("covtype.data",))
+ALTERED = {CIFAR10_JPEG: "JPEG", COVERTYPE_SAMPLE: "sample"}
 KNOWN = {
     "mnist": Known((MNIST_FILES,), lambda paths: [*map(read_idx, paths)], _mnist, 554),
     "a9a": Known((("a9a", "a9a.t"),), _parse_a9a, lambda arrays: split_at(arrays, 32_561), 1430),

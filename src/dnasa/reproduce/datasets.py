@@ -15,7 +15,7 @@ from dnasa.comparing.plots import LABELS, title
 from dnasa.comparing.statistics import final, over_seeds
 from dnasa.core import InputError
 from dnasa.reproduce.report import Report, draw_lines
-from dnasa.reproduce.runs import evaluation_steps, missing, run
+from dnasa.reproduce.runs import dataset, evaluation_steps, missing, run
 from dnasa.topology import Topology
 
 ETAS = (0.005, 0.01, 0.5, 1, 5, 10, 50, 100)
@@ -61,12 +61,12 @@ def against_stepsizes(
         results[panel] = over_seeds(final(history), "test_accuracy").assign(schedule=None)
     styles = drawing.line_styles((rule, None) for rule in pd.concat(results.values()).rule.unique())
     with out.draw(name, len(panels), f"{out.title}: test accuracy against stepsize") as axes:
-        for axis, (panel, table) in zip(axes, results.items(), strict=True):
+        for axis, (panel, table), (data, _) in zip(axes, results.items(), panels.values(), strict=True):
             drawing.draw_stepsizes(axis, table, "test_accuracy", styles)
-            axis.set_title(panel if "(" in panel else f"{panel}, {steps[panel]:,} steps")
+            drawing.entitle(axis, panel if "(" in panel else f"{dataset(data).title}, {steps[data]:,} steps")
             short = panel.partition(" ")[0]
-            out.tables[f"{name}-{short}"] = summary(table)
-            out.data[f"{name}-{short}-grid"] = table
+            out.tables[f"{name}-{short}"] = summary(table).assign(data=dataset(data).title)
+            out.data[f"{name}-{short}-grid"] = table.assign(data=dataset(data).title)
     return out
 
 

@@ -25,7 +25,7 @@ GT_NSGDM = with_second(COSINE_FIRST, lambda n: constant(0.9)) | {
 @rule(
     "gt_nsgdm",
     title="GT-NSGDm",
-    color="#000000",
+    color="#224455",
     schedules=GT_NSGDM,
     paper="Yu et al., 2025, *Decentralized Nonconvex Optimization under Heavy-Tailed Noise*, arXiv 2505.03736",
     equation=r"""

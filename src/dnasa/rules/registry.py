@@ -65,7 +65,7 @@ def rule(
             the number of steps, needs `steps=` in the optimizer, where T is None without it. By default eta alone, in the
             forms of D-SGD (diminishing, fixed, constant, cosine).
         needs_eta: Whether the user must give a stepsize.
-        color: Its color in plots, #rrggbb; by default an unused one.
+        color: Its color in plots, #rrggbb; by default one that goes with its name.
         paper: Authors, year, title and arXiv number.
         equation: One step, in TeX.
         checked: What the rule was compared with: its paper's text, or somebody else's code; without it, it is experimental.
@@ -122,7 +122,8 @@ def composed(name: str) -> Method:
     def make(*schedules: Schedule, **options: Any) -> Rule:
         return reduce(lambda rule, wrap: wrap(rule), reversed(wrappers), method.make(*schedules, **options))
 
-    return method._replace(make=make, title="+".join([*changes, method.title]), color=None)
+    titles = [change.capitalize().replace(":", " ", 1).replace(":", ", ") for change in changes]
+    return method._replace(make=make, title=" + ".join([*titles, method.title]), color=None)
 
 
 def look(name: str) -> Look | None:
@@ -185,7 +186,7 @@ def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] 
     method = find(rule)
     names = [schedule] if isinstance(schedule, str) else list(schedule or [next(iter(method.schedules))])
     for name in names:
-        choose(f"schedule for {rule}", name, method.schedules)
+        choose("schedule", name, method.schedules, f" for {rule}")
     if not method.needs_eta:
         return [Variant(rule, name) for name in names]
     if not len(etas):

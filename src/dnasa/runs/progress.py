@@ -23,7 +23,7 @@ class Display:
         self.steps, self.batch = steps, batch
         self.first: int | None = None
         self.begun = self.updated = self.steps_per_second = 0.0
-        self.loss = math.nan
+        self.loss = ""  # in words; none before the first evaluation, and where none is measured
 
     def __enter__(self) -> "Display":
         return self
@@ -33,7 +33,8 @@ class Display:
     def show(self, t: int, rows: MetricRows) -> None:
         """Show an evaluation; the loss is the smallest of the runs that have not diverged."""
         losses = [row.get("train_loss", row.get("test_loss", row["consensus"])) for row in rows]
-        self.loss = min((loss for loss in losses if loss == loss), default=math.nan)
+        known = [loss for loss in losses if loss == loss]
+        self.loss = f"loss {min(known):.4g}" if known else ""
 
     def advance(self, t: int) -> None:
         now = time.perf_counter()
@@ -59,9 +60,9 @@ class Bar(Display):
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        loss = TextColumn("loss {task.fields[loss]:.4g}")
+        loss = TextColumn("{task.fields[loss]}")
         self.bar = Progress(BarColumn(), MofNCompleteColumn(), loss, TimeRemainingColumn(), console=Console(stderr=True))
-        self.task = self.bar.add_task("", total=steps, loss=math.nan)
+        self.task = self.bar.add_task("", total=steps, loss="")
 
     def __enter__(self) -> "Bar":
         self.bar.start()
@@ -85,7 +86,8 @@ class Lines(Display):
 
     def update(self, t: int) -> None:
         left = timedelta(seconds=round(self.remaining(t) or 0))
-        print(f"Step {t:,} of {self.steps:,}, loss {self.loss:.4g}, {left} left", file=sys.stderr, flush=True)
+        words = [f"Step {t:,} of {self.steps:,}", self.loss, f"{left} left"]
+        print(", ".join(filter(None, words)), file=sys.stderr, flush=True)
 
 
 class JsonLines(Display):

@@ -102,6 +102,11 @@ class Source(NamedTuple):
         """The names of the nodes, where their data has some."""
         return [site.name for site in self.rows.sites] if self.rows else []
 
+    @property
+    def altered(self) -> dict[str, str]:
+        """The title of a sample or of altered rows, in the place of the option that names the data."""
+        return {"data": self.rows.title} if self.rows and self.rows.altered else {}
+
 
 def make_source(options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Allgather = alone) -> Source:
     """Make the problem of the process with these nodes.
