@@ -293,6 +293,7 @@ def test_every_public_function_documents_its_arguments(package: str) -> None:
 # ---------------------------------------------------------------- the leaderboard and the page of methods
 
 
+@pytest.mark.docs
 def test_the_leaderboard_has_every_rule_for_undirected_graphs_and_noise() -> None:
     hooks: Any = SimpleNamespace(**runpy.run_path(str(ROOT / "docs/hooks.py")))
     header, _, *rows = hooks.leaderboard().splitlines()

@@ -34,6 +34,7 @@ from dnasa import rules
 rules.rule("mine", title="Mine")(lambda eta: rules.dsgd(lambda t: eta(t) / 2))
 """
 PLACE = ["graph", "budget"]
+pytestmark = pytest.mark.xdist_group("budgets")  # one worker runs the study that most of them read
 
 
 @pytest.fixture(scope="module")
