@@ -3,7 +3,7 @@
     python experiments/privacy.py a9a linear
     python experiments/privacy.py digits mlp:32
 
-Delta is 1e-5. A site draws 64 rows a step, pooled training 320. D-NASA has no parameter to tune; Opacus (1.6.0, if it is
+Delta is 1e-5. A site draws 64 rows a step, pooled training 320. The rule is D-NASA, which has no parameter to tune, unless said; Opacus (1.6.0, if it is
 installed) has SGD with gradients clipped at 1, and gets the best of five stepsizes on the test rows.
 """
 
@@ -24,7 +24,9 @@ SITES, BATCH, STEPS, SEEDS, EPSILONS = 5, 64, 500, range(2), (1, 3, 8, None)
 STEPSIZES = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
-def ours(rows: Any, model: str, epsilon: float | None, sites: int, shared: bool) -> float:
+def ours(
+    rows: Any, model: str, epsilon: float | None, sites: int, shared: bool, rule: str = "dnasa", eta: float | None = None
+) -> float:
     def shards(seed: int) -> list[np.ndarray]:
         return np.array_split(np.random.default_rng(seed).permutation(len(rows.labels)), sites)
 
@@ -32,7 +34,7 @@ def ours(rows: Any, model: str, epsilon: float | None, sites: int, shared: bool)
     problem = dnasa.on_shards(rows, shards, BATCH * SITES // sites, model=model, privacy=privacy, train_metrics=False)
     channel = private_channel(wide=True) if shared else None
     network = dnasa.connect(dnasa.topology.complete(sites), "simulated", channel=channel)
-    result = dnasa.solve(problem, network, "dnasa", steps=STEPS, seed=SEEDS, evaluate=[STEPS], progress=False)
+    result = dnasa.solve(problem, network, rule, eta=eta, steps=STEPS, seed=SEEDS, evaluate=[STEPS], progress=False)
     return float(result.final().test_accuracy.mean())
 
 
@@ -66,6 +68,7 @@ def main(data: str, model: str) -> None:
             "own noise": ours(rows, model, epsilon, SITES, False),
             "shared": ours(rows, model, epsilon, SITES, True),
         }
+        found["shared, D-SGD with eta = 1"] = ours(rows, model, epsilon, SITES, True, "dsgd:constant", 1.0)
         found["pooled"] = ours(rows, model, epsilon, 1, False)
         if epsilon is not None:
             found["Opacus"] = max(np.mean([opacus(rows, model, epsilon, eta, seed) for seed in SEEDS]) for eta in STEPSIZES)

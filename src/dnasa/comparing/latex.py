@@ -126,7 +126,7 @@ def figure_caption(metrics: Sequence[str], title: str, seeds: int, against: str,
     place = f" on {title}" if title else ""
     mean = f"mean over {seeds} seeds" if seeds > 1 else "one seed"
     sentences = [
-        f"{_capital(' and '.join(map(metric_title, metrics)))}{place} against {against}; {mean}.",
+        f"{_capital(' and '.join(map(metric_title, metrics)))} against {against}{place}; {mean}.",
         *(f"{_capital(note)}." for note in notes if note),
     ]
     return rf"\caption{{{text(' '.join(sentences).replace('_', ' '))}}}" + "\n"
