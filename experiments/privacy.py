@@ -3,8 +3,8 @@
     python experiments/privacy.py a9a linear
     python experiments/privacy.py digits mlp:32
 
-Delta is 1e-5. A site draws 64 rows a step, pooled training 320. The rule is D-NASA, which has no parameter to tune, unless said; Opacus (1.6.0, if it is
-installed) has SGD with gradients clipped at 1, and gets the best of five stepsizes on the test rows.
+Delta is 1e-5. A site draws 64 rows a step, pooled training 320. The rule is D-NASA, with nothing to tune, unless said. Opacus
+(1.6.0, if it is installed) has SGD with gradients clipped at 1, and gets the best of five stepsizes on the test rows.
 """
 
 import sys
