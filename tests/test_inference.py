@@ -149,6 +149,9 @@ def test_a_site_sends_no_sums_of_few_rows() -> None:
     small = frames["oslo"].sort_values("died")[::6].head(14)
     with pytest.raises(InputError, match="oslo has 14 complete rows for 3 coefficients: it needs 5 for each"):
         fit("logistic", frames | {"oslo": small}, "died")
+    dose = frames["oslo"].dose.where(np.arange(len(frames["oslo"])) != 7, 1e9)
+    with pytest.raises(InputError, match=r"There is no estimate for .*: .* or a value is far from all others"):
+        fit("logistic", frames | {"oslo": frames["oslo"].assign(dose=dose)}, "died")
     with pytest.raises(InputError, match="are --target and --time exchanged"):
         fit("cox", {"oslo": hospitals()["oslo"][["age", "died", "days"]]}, "days", time="age")
 

@@ -227,8 +227,9 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
         name for name, is_lost in zip(design.names, design.unknown(found), strict=True) if is_lost and name != INTERCEPT
     ]:
         raise InputError(
-            f"There is no estimate for {', '.join(lost)}: a column is constant or follows from others, or all rows of a "
-            "category, or beyond some value, have the same target. Merge categories, or give --drop-columns."
+            f"There is no estimate for {', '.join(lost)}: a column is constant or follows from others, all rows of a "
+            "category, or beyond some value, have the same target, or a value is far from all others. Correct values, merge "
+            "categories, or give --drop-columns."
         )
     table, by_site = design.estimate(found, int(counts.sum())), pd.DataFrame()
     if len(counts) > 1:
@@ -270,7 +271,7 @@ def maximize(sums: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> lis
     for _ in range(MOST):
         for k, (value, *rest) in enumerate(sums(np.array([point.place + point.step for point in points]))):
             point = points[k]
-            if not value >= point.value - 1e-12 * abs(value):
+            if not (value >= point.value - 1e-12 * abs(value) and np.isfinite(rest).all()):
                 points[k] = point._replace(step=point.step / 2)
                 continue
             gradient, curvature = np.array(rest[:d]), np.array(rest[d:]).reshape(d, d)
@@ -281,7 +282,8 @@ def maximize(sums: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> lis
             points[k] = Point(point.place + point.step, value, inverse @ gradient, inverse, directions[:, ~curved])
         if max(np.abs(point.step).max() for point in points) < CONVERGED:
             break
-    return points
+    none, flat = np.full((d, d), np.nan), np.eye(d)  # of a likelihood that is nowhere finite
+    return [p if p.inverse is not None else Point(p.place, step=np.zeros(d), inverse=none, flat=flat) for p in points]
 
 
 class Design:

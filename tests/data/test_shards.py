@@ -256,7 +256,7 @@ def test_a_site_in_other_units_is_named(column: str, factor: float, wrong: list[
     assert len(found) == len(wrong)
     for line, node in zip(found, wrong, strict=True):
         assert line.startswith(f"Column '{column}' of s{node} has mean")
-        assert line.endswith("is it in other units?")
+        assert line.endswith("other units, or wrong values?")
     assert len(warned([parts[0], parts[1]])) == 1
 
 

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
@@ -185,3 +187,13 @@ def test_after_a_site_was_killed_and_has_joined_again_the_model_is_tested_everyw
     assert not any("was not tested" in error for error in errors)
     tests = [json.loads((file.with_suffix("") / "evaluation.json").read_text()) for file in files]
     assert tests[0] == tests[1] == tests[2]
+
+
+def test_a_site_that_waits_says_at_once_who_is_missing(tmp_path: Path) -> None:
+    file, _ = write_sites(tmp_path, 2)
+    words = [sys.executable, "-m", "dnasa", "train", "--problem", "least_squares", "--steps", "2", "--timeout", "1", "--sites"]
+    with (tmp_path / "said").open("w") as said, subprocess.Popen([*words, str(file)], stderr=said) as waiting:
+        wait_until(lambda: "has waited" in (tmp_path / "said").read_text())
+        assert waiting.poll() is None
+        waiting.terminate()
+    assert re.search(r"^Warning: \w+ has waited \d+ s to start. Missing: \w+ ", (tmp_path / "said").read_text())

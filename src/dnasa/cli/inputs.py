@@ -119,9 +119,15 @@ def prepare(
         return source, shared | {"network": network, "evaluate": source.evaluate, "record": recorded}
 
     warned = list[str]()
-    with showing_warnings(warned.append):
+
+    def warn(line: str) -> None:
+        warned.append(line)
+        if begun.sites is not None:  # a site may wait for others: it says so at once
+            print_error(line)
+
+    with showing_warnings(warn):
         network, (source, shared) = load_together(begun, load, lambda loaded: check(loaded[0].problem, **loaded[1]))
-    progress = set_output(options, network.processes.writes)
+    progress, shown = set_output(options, network.processes.writes), len(warned) if begun.sites is not None else 0
     if source.rows is not None:
         warned += [f"Warning: {sentence}" for sentence in source.rows.warnings]
     names = list(network.processes.names) or source.sites
@@ -130,7 +136,7 @@ def prepare(
         folder.config |= {"engine": running.engine} | {"model": source.model} | ({"sites": names} if names else {})
     if source.description:
         print_line(source.description)
-    for line in warned if network.processes.writes else ():
+    for line in warned[shown:] if network.processes.writes else ():
         print_error(line)
     return source, shared | {"progress": progress}
 

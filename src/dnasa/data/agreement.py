@@ -19,6 +19,7 @@ FAR = 3  # standard deviations
 SURPRISING = 30  # rows: a constant column of which so many should differ
 CLOSE = 0.2  # shares of a class
 FOREIGN = 0.9  # the share of rows whose categories no other site has
+OUTLYING = 100  # times the deviation of the others
 SCALE = 10  # a factor up to which sites do not differ
 
 
@@ -202,7 +203,7 @@ def _unit_warnings(name: str, sites: Sequence[str], moments: Sequence[Moments]) 
     spread = median_low([(m.deviation**2 + (m.mean - center) ** 2) ** 0.5 for _, m in pairs])
     return [
         f"Column '{name}' of {site} has mean {m.mean:.4g} and standard deviation {m.deviation:.4g}, at the other sites about "
-        f"{center:.4g} and {spread:.4g}: is it in other units?"
+        f"{center:.4g} and {spread:.4g}: other units, or wrong values?"
         for site, m in pairs
         if spread and _is_far(m, center, spread)
     ]
@@ -210,6 +211,8 @@ def _unit_warnings(name: str, sites: Sequence[str], moments: Sequence[Moments]) 
 
 def _is_far(m: Moments, center: float, spread: float) -> bool:
     """Whether a mean is further away than a few extreme rows explain; other units scale mean and deviation by one factor."""
+    if m.deviation > OUTLYING * spread:  # by a few extreme rows
+        return True
     difference = abs(m.mean - center)
     error = FAR * max(m.deviation, spread) / m.n**0.5
     if difference - error > FAR * spread:

@@ -126,14 +126,14 @@ def identifier_remedy(name: str) -> str:
 
 
 def check_codes(name: str, numbers: np.ndarray) -> None:
-    """Refuse whole numbers that are different in every row, and consecutive or long: they name the rows."""
-    distinct = np.unique(numbers)
-    if len(numbers) < FEW or len(distinct) < len(numbers) or (numbers % 1 != 0).any():  # also where some are missing
+    """Refuse whole numbers that differ in nearly every row, and are consecutive or long: they name the rows."""
+    distinct, rows = np.unique(numbers), len(numbers)
+    if rows < FEW or not nearly_all_different(len(distinct), rows) or (numbers % 1 != 0).any():  # also where some are missing
         return
-    if np.ptp(distinct) == len(distinct) - 1 or np.median(np.abs(distinct)) >= LEAST_CODE:
+    if np.ptp(distinct) == rows - 1 or np.median(np.abs(distinct)) >= LEAST_CODE:
         raise InputError(
-            f"Column '{name}' has another whole number in each row, as identifiers do: {identifier_remedy(name)}, or, if it "
-            f'is a measurement, write units."{name}".factor = 1 into a file of --recode.',
+            f"Column '{name}' has another whole number in almost each row, as identifiers do: {identifier_remedy(name)}, or, "
+            f'if it is a measurement, write units."{name}".factor = 1 into a file of --recode.',
             IDENTIFIERS,
         )
 

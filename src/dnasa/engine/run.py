@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dnasa.arrays import concatenate, like
+from dnasa.arrays import concatenate, copied, like
 from dnasa.checks import name_user_code, nodes_text
 from dnasa.communication import Network
 from dnasa.core import Array, InputError, Interrupted, ProcessLost, RunError, State
@@ -32,7 +32,7 @@ from dnasa.runs.worsening import Worsening
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
 
-REMAINING = 1e-2  # of the gradient at the start: with more at the end, a run of full gradients is warned about
+MOVING = 0.05  # of the distance from the start: with more in its second half, a run of full gradients is warned about
 UNEVEN = 100  # times as many rows as another node has, for a warning
 AnyStepper = TypeVar("AnyStepper", bound=Stepper)
 
@@ -44,6 +44,7 @@ class Run:
         self.problem, self.plan, self.record = problem, plan, options.record
         self.network = plan.network  # of the processes that are left
         self.t = 0  # the steps taken
+        self.halfway: Array | None = None  # the iterates there, of a run with full gradients
         self.last_step = min(plan.steps, plan.network.processes.last_step or plan.steps)
         self.snapshots = [first_snapshot(group.rule, x) for group, x in zip(plan.groups, plan.x, strict=True)]
         for group, snapshot in zip(plan.groups, self.snapshots, strict=True):
@@ -72,7 +73,7 @@ class Run:
             first = self.t
             answers = surviving(self, self._all_answers, self._continue)
             self._warn_of_silent_rules()
-            self._warn_of_remaining_gradient()
+            self._warn_of_moving_iterates()
             timing = self.timeline.summary(self.t - first, self.network.processes.traffic)
             result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
             if self.plan.budget is not None:
@@ -119,16 +120,16 @@ class Run:
                 name = group.variants[0].rule
                 warnings.warn(f"Rule '{name}' sent no message in {self.t} steps: the nodes trained alone.", stacklevel=4)
 
-    def _warn_of_remaining_gradient(self) -> None:
-        if not self.plan.full_gradients or self.problem.prox is not None or self.t < self.plan.steps:
+    def _warn_of_moving_iterates(self) -> None:
+        if self.halfway is None or self.t < self.plan.steps:
             return
-        start = self._gradient(self.plan.x[0], self.network.local_nodes, 0)
-        end = self.plan.groups[0].rule.gradient_estimate(self.snapshots[0].state)
-        before, after = (squared_length(self.network.mean(each)).max() ** 0.5 for each in (start, end))
-        if after > REMAINING * before and self.network.processes.writes:
+        end = self.snapshots[0].state.x
+        late, all_the_way = (squared_length(self.network.mean(end - x)) ** 0.5 for x in (self.halfway, self.plan.x[0]))
+        share = float((late / np.maximum(all_the_way, 1e-300)).max())
+        if share > MOVING and self.network.processes.writes:
             warnings.warn(
-                f"The gradient still has {after / before:.2g} of its length at the start: the minimum is not reached. "
-                f"Take more than {self.t} steps.",
+                f"The second half of the {self.t} steps still moved x by {share:.2g} of its distance from the start: the "
+                "minimum is not reached. Take more steps, or scale the parameters alike.",
                 stacklevel=4,
             )
 
@@ -152,6 +153,8 @@ class Run:
                     return
                 if t > 0:
                     self._checkpoint(stepper, evaluated)
+                if self.plan.full_gradients and t == self.plan.steps // 2:
+                    self.halfway = copied(stepper.snapshots[0].state.x)
                 self._step(stepper)
                 self._advance_to(t + 1)
 

@@ -95,7 +95,7 @@ def equal_shares(adjacency: sp.csr_array) -> sp.csr_array:
 
 
 def lazy(rule: Weights) -> Weights:
-    """(I + W) / 2, which has no negative eigenvalue if W is symmetric."""
+    """(I + W) / 2 for the default W of the graph, so that a symmetric one has no negative eigenvalue."""
     return lambda adjacency: (sp.eye_array(adjacency.shape[0]) + rule(adjacency)) / 2
 
 

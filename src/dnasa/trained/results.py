@@ -195,7 +195,7 @@ def numbers(evaluation: Evaluation, sites: Sequence[str] = (), threshold: float 
         for c, of in enumerate(evaluation.names if len(evaluation.names) > 2 and parts and not place else ()):
             rows += [("classes", of, *measure) for measure in of_class(parts, c)]
         trained = parts if place or not evaluation.sites else list(filter(None, evaluation.sites))
-        rows += [("rows", name if place else "all", *measure) for measure in described(evaluation, trained)]
+        rows += [("rows", name, *measure) for measure in described(evaluation, trained)]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -243,7 +243,8 @@ def left_out(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
     """A sentence about sites that the results leave out, if any."""
     few = [node_name(sites, i) for i, part in enumerate(evaluation.sites) if part is None]
     least = f"Left out, lost in the run or with fewer than {evaluation.min_count} test rows of a class: {', '.join(few)}."
-    return [least] if few and evaluation.task == "classification" else []
+    biased = "The first column has the other sites only; they have more events, so its risks differ from those of all."
+    return [least, biased] if few and evaluation.task == "classification" else []
 
 
 def with_interval(measure: str, value: float, low: float, high: float) -> str:
