@@ -42,9 +42,6 @@ def predicted(
     return run.history.clock_seconds.tolist()
 
 
-# ---------------------------------------------------------------- a literal twin
-
-
 def exchanged(times: list[float], links: Mapping[str, Any], graph: Topology, size: float) -> list[float]:
     """Node by node: i waits for its own messages and for those of each j that it receives from."""
     W, nodes = graph.sparse.toarray(), range(graph.nodes)
@@ -94,9 +91,6 @@ def test_hidden_exchanges_cost_what_outlasts_the_gradient() -> None:
     assert predicted(graph, UNEVEN, "dnasa", overlap=True) == pytest.approx(expected)
     fast = HOME | {"bandwidth": 1000, "latency": 1}
     assert predicted(graph, fast, "dnasa", overlap=True)[-1] == pytest.approx(7 * 0.05)
-
-
-# ---------------------------------------------------------------- what holds for every network
 
 
 @pytest.mark.parametrize("name", ["ring", "torus", "exponential", "hypercube", "exact"])
@@ -177,9 +171,6 @@ def test_a_resumed_run_continues_its_clock(overlap: bool, tmp_path: Path) -> Non
     with pytest.raises(InputError, match="clock was"):
         run(tmp_path / "halves", resume=True, clock=HOME)
     assert run(tmp_path / "halves", resume=True).clock_seconds.tolist() == whole
-
-
-# ---------------------------------------------------------------- files
 
 
 def test_a_file_and_a_dictionary_say_the_same(tmp_path: Path) -> None:

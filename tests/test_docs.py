@@ -17,7 +17,7 @@ import griffe
 import nbformat
 import numpy as np
 import pytest
-from launching import PATIENCE, run_script
+from launching import PATIENCE, run_script, stdout_of
 from nbclient import NotebookClient
 
 from dnasa import schedules, simulate, topology
@@ -50,9 +50,7 @@ def blocks(page: str | Path, language: str) -> list[str]:
 def test_the_python_blocks_of_a_page_form_a_program(page: str, tmp_path: Path) -> None:
     program = tmp_path / "page.py"
     program.write_text("\n\n".join(blocks(page, "python")))
-    done = run_script(program, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    check_output(page, done.stdout)
+    check_output(page, stdout_of(run_script(program, cwd=tmp_path)))
 
 
 NUMBER = r"-?\d+\.?\d*(?:e[+-]\d+)?"
@@ -97,9 +95,7 @@ def test_the_python_and_the_commands_of_a_page_form_a_program(page: str, tmp_pat
         ]
         program += {"python": [code], "": commands}.get(language, [])
     (tmp_path / "page.py").write_text("\n".join(program))
-    done = run_script("page.py", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    check_output(f"docs/{page}.md", done.stdout)
+    check_output(f"docs/{page}.md", stdout_of(run_script("page.py", cwd=tmp_path)))
     for name, size in PROGRAMS[page].items():
         assert (tmp_path / name).stat().st_size > size
 
@@ -192,8 +188,6 @@ def test_the_page_on_installing_has_every_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/install.md").read_text(), re.M)) == set(extras)
 
-
-# ---------------------------------------------------------------- the reference
 
 REFERENCE = [path for page in ROOT.glob("docs/api/*.md") for path in re.findall(r"^::: (\S+)$", page.read_text(), re.M)]
 REFERENCE += [f"dnasa.rules.{name}.{name}" for name in registry.BUILT_IN]  # docs/hooks.py adds them
@@ -288,9 +282,6 @@ def test_every_public_function_documents_its_arguments(package: str) -> None:
         if named != found:
             wrong[name] = sorted(named ^ found)
     assert wrong == {}
-
-
-# ---------------------------------------------------------------- the leaderboard and the page of methods
 
 
 @pytest.mark.docs

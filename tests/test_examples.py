@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launching import PATIENCE, launch
+from launching import PATIENCE, launch, stdout_of
 from test_distributed import ENGINES
 
 pytestmark = pytest.mark.docs
@@ -28,9 +28,8 @@ def run(name: str, *words: str, cwd: Path) -> str:
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_own_model_learns_on_real_processes(engine: str) -> None:
-    done = launch(engine, 2, EXAMPLES / "own_model.py", "100")
-    assert done.returncode == 0, done.stderr[-2000:]
-    accuracies = [float(number) for number in re.findall(r"accuracy\s+([\d.]+)", done.stdout)]
+    out = stdout_of(launch(engine, 2, EXAMPLES / "own_model.py", "100"))
+    accuracies = [float(number) for number in re.findall(r"accuracy\s+([\d.]+)", out)]
     assert len(accuracies) == 2
     assert accuracies[-1] > 80
 

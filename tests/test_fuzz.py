@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from archives import npz
+from command_line import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_checkpoints import ARRAYS, NOTES
 from test_data import JPEGS
-from test_resume import fail_at, run, small
+from test_resume import fail_at, small
 
 from dnasa.core import InputError
 from dnasa.data import from_text

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from command_line import refused
 from statsmodels.duration.hazard_regression import PHReg
-from test_cli import refused
 from thread_network import run_threads
 
 import dnasa
@@ -226,7 +226,7 @@ def test_columns_without_an_estimate_are_named(change: Any, message: str) -> Non
         fit("logistic", frames, "died")
 
 
-def test_the_command_writes_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "sites").mkdir()
     for name, frame in hospitals().items():
         frame.to_csv(tmp_path / "sites" / f"{name}.csv", index=False)
@@ -242,4 +242,4 @@ def test_the_command_writes_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "Reference of ward: er." in written_tex
     assert re.search(r"age & \d\.\d{3} & \d\.\d{3} to \d\.\d{3} &", written_tex)
     for wrong, message in {"cox": "needs --time", "logit": "Did you mean logistic?", "poisson": "must hold counts"}.items():
-        assert message in refused(["fit", wrong, *words[:2], "--target", "pressure"], monkeypatch, capfd)
+        assert message in refused("fit", wrong, *words[:2], "--target", "pressure")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import refused, run, succeed
 from test_plugins import PLUGIN
-from test_resume import run
 
 import dnasa
 from dnasa import extras
@@ -23,8 +23,6 @@ from dnasa.rules import RULES
 from dnasa.tasks import models
 
 ROOT = Path(__file__).parent.parent
-
-# ---------------------------------------------------------------- code that files name
 
 OWN = """
 from torch import nn
@@ -63,8 +61,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, code in (("net.py", OWN), ("rules.py", PLUGIN)):
         (home / name).write_text(f"open({str(home / 'executed')!r}, 'a').write({name!r})\n{code}")
     words = "train --data rows.csv --target kind --nodes 2 --steps 2 --rule doubled --eta 0.1".split()
-    done = run(*words, "--plugin", "rules.py", "--model", "net.py:make", "--out", "run", cwd=home)
-    assert done.returncode == 0, done.stderr
+    done = succeed(*words, "--plugin", "rules.py", "--model", "net.py:make", "--out", "run", cwd=home)
     assert "`dnasa predict run FILE --trust` uses it" in done.stdout
     plugins.load_file.cache_clear()
     del RULES["doubled"]
@@ -97,12 +94,10 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_code_that_a_file_names_is_refused(command: str, begun: Path, home: Path) -> None:
-    done = run(*COMMANDS[command].split(), cwd=home)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+    line = refused(*COMMANDS[command].split(), cwd=home)
     code = "trained/model.py" if "trained" in COMMANDS[command] else f"{begun}/net.py"
-    assert code in done.stderr
-    assert "code that is not executed: read" in done.stderr
+    assert code in line
+    assert "code that is not executed: read" in line
     assert not executed(begun)
     with pytest.raises(InputError, match="trust=True"):
         dnasa.load(home / "trained")
@@ -112,8 +107,7 @@ def test_code_that_a_file_names_is_refused(command: str, begun: Path, home: Path
     ("command", "verbosity"), [("repeat", ""), ("repeat", "--quiet"), ("resume", "--quiet"), ("resume", "--log-json")]
 )
 def test_code_that_a_file_names_is_executed_if_it_is_trusted(command: str, verbosity: str, begun: Path, home: Path) -> None:
-    done = run(*COMMANDS[command].split(), "--trust", *verbosity.split(), cwd=home)
-    assert done.returncode == 0, done.stderr
+    done = succeed(*COMMANDS[command].split(), "--trust", *verbosity.split(), cwd=home)
     for file in ("net.py", "rules.py"):
         assert f"Executing {begun / file}, which run/config.json names." in done.stderr
         assert executed(begun).count(file) == 1
@@ -121,8 +115,7 @@ def test_code_that_a_file_names_is_executed_if_it_is_trusted(command: str, verbo
 
 
 def test_the_code_of_a_trained_model_is_executed_if_it_is_trusted(begun: Path, home: Path) -> None:
-    done = run(*COMMANDS["predict"].split(), "--trust", cwd=home)
-    assert done.returncode == 0, done.stderr
+    done = succeed(*COMMANDS["predict"].split(), "--trust", cwd=home)
     assert done.stderr.startswith(f"Executing {home / 'trained' / 'model.py'} for its model.\n")
     assert done.stdout.startswith("prediction,p_a,p_b\n")
     assert dnasa.load(home / "trained", trust=True).task == "classification"
@@ -132,12 +125,9 @@ def test_the_code_of_a_trained_model_is_executed_if_it_is_trusted(begun: Path, h
 def test_code_that_a_file_names_is_executed_if_the_user_names_it_too(command: str, begun: Path, home: Path) -> None:
     named = ["--plugin", begun / "rules.py", "--model", f"{begun / 'net.py'}:make"]
     for some in (named[:2], named[2:]):
-        done = run(*COMMANDS[command].split(), *some, cwd=home)
-        assert done.returncode == 2
-        assert "then add --plugin FILE, --model FILE.py:NAME or --trust" in done.stderr
+        assert "then add --plugin FILE, --model FILE.py:NAME or --trust" in refused(*COMMANDS[command].split(), *some, cwd=home)
         assert not executed(begun)
-    done = run(*COMMANDS[command].split(), *named, cwd=home)
-    assert done.returncode == 0, done.stderr
+    done = succeed(*COMMANDS[command].split(), *named, cwd=home)
     assert "names." not in done.stderr
 
 
@@ -146,17 +136,14 @@ def test_code_named_on_the_command_line_is_executed_again_after_a_restart_of_tor
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     words = f"train --data {home}/rows.csv --target kind --nodes 2 --steps 2 --rule doubled --eta 0.1 --out run".split()
-    done = run(*words, "--plugin", begun / "rules.py", "--model", f"{begun / 'net.py'}:make", cwd=home)
-    assert done.returncode == 0, done.stderr
+    succeed(*words, "--plugin", begun / "rules.py", "--model", f"{begun / 'net.py'}:make", cwd=home)
     assert executed(begun) == "rules.pynet.py"
 
 
 def test_a_study_that_names_code_must_be_trusted(begun: Path, home: Path) -> None:
     (home / "fails.py").write_text("1 / 0")
     (home / "s.toml").write_text('problems = ["rows.csv"]\ntarget = "kind"\nmodel = "fails.py:make"\n')
-    done = run("study", "s.toml", cwd=home)
-    assert done.returncode == 2
-    assert f"s.toml names code that is not executed: read {home / 'fails.py'}" in done.stderr
+    assert f"s.toml names code that is not executed: read {home / 'fails.py'}" in refused("study", "s.toml", cwd=home)
     trusted = run("study", "s.toml", "--trust", "--quiet", cwd=home)
     assert f"Executing {home / 'fails.py'}, which s.toml names." in trusted.stderr
     assert "failed at line 1: ZeroDivisionError" in trusted.stderr
@@ -168,9 +155,7 @@ def test_a_config_cannot_trust_itself(begun: Path, home: Path) -> None:
     config["options"]["trust"] = True
     path.write_text(json.dumps(config))
     for words in ("resume run", "train --config run/config.json"):
-        done = run(*words.split(), cwd=home)
-        assert done.returncode == 2
-        assert "'trust' is not an option that a config" in done.stderr
+        assert "'trust' is not an option that a config" in refused(*words.split(), cwd=home)
     assert not executed(begun)
 
 
@@ -180,9 +165,7 @@ def test_a_path_that_no_system_can_have_gets_one_clear_line(home: Path) -> None:
         config = json.loads(path.read_text())
         config["options"] |= {"plugin": [], option: value}
         (home / "c.json").write_text(json.dumps(config))
-        done = run("train", "--config", "c.json", "--trust", cwd=home)
-        assert done.returncode == 2
-        assert f"c.json: {option} cannot be" in done.stderr
+        assert f"c.json: {option} cannot be" in refused("train", "--config", "c.json", "--trust", cwd=home)
 
 
 def test_bytecode_beside_a_file_is_neither_read_nor_written(begun: Path, home: Path) -> None:
@@ -205,12 +188,8 @@ def test_bytecode_beside_a_file_is_neither_read_nor_written(begun: Path, home: P
 
 def test_reading_a_run_folder_executes_nothing(begun: Path, home: Path) -> None:
     for words in ("report trained", "report . --html --out page.html", "runs ."):
-        done = run(*words.split(), cwd=home)
-        assert done.returncode == 0, done.stderr
+        succeed(*words.split(), cwd=home)
     assert not executed(begun)
-
-
-# ---------------------------------------------------------------- other files
 
 
 class Bomb:
@@ -226,13 +205,11 @@ def test_a_pickle_in_an_array_is_not_loaded(begun: Path, home: Path) -> None:
     np.savez(home / "rows.npz", inputs=bomb, labels=bomb)
     (home / "raw.npz").write_bytes(pickle.dumps(bomb))
     for name in ("rows.npz", "raw.npz"):
-        done = run("data", home / name, "--target", "0")
-        assert done.returncode == 2, name
-        assert "plain array" in done.stderr
+        assert "plain array" in refused("data", home / name, "--target", "0")
     for name in ("x.safetensors", "model.safetensors"):
         (home / "trained" / name).write_bytes(pickle.dumps(bomb))
     for words in ("report trained", "predict trained rows.csv --trust"):
-        assert run(*words.split(), cwd=home).returncode == 2
+        refused(*words.split(), cwd=home)
     assert not (home / "exploded").exists()
 
 

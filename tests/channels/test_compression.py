@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import refused
 from conftest import needs_mpi
-from launching import JOBS, launch_script
+from launching import JOBS, launch_script, stdout_of
 from numpy.typing import DTypeLike
-from test_cli import refused
 from thread_network import run_threads
 
 import dnasa
@@ -39,9 +39,6 @@ def solve(compress: Any = None, network: Any = None, **options: Any) -> Result:
     network = network or dnasa.connect(GRAPH, compress=compress)
     chosen: Any = {"steps": 60, "evaluate": [60], "progress": False} | options
     return dnasa.solve(problem(), network, "dsgt:constant", eta=0.05, **chosen)
-
-
-# ---------------------------------------------------------------- codecs
 
 
 @every_codec
@@ -102,9 +99,6 @@ def test_the_gamma_of_top_k_is_half_of_what_normal_numbers_keep(share: float) ->
     assert top_k(share).gamma == pytest.approx((arrived**2).sum() / (a**2).sum() / 2, rel=0.02)
 
 
-# ---------------------------------------------------------------- runs
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_compressed_nodes_agree_on_the_minimiser(name: str) -> None:
     done = solve(compress=name, steps=400, evaluate=[400])
@@ -149,9 +143,8 @@ def test_the_history_counts_the_bytes_of_the_format(name: str) -> None:
 @pytest.mark.xdist_group("processes")
 def test_real_processes_send_the_bytes_in_the_history(engine: str) -> None:
     """The job counts the bytes given to MPI's or torch.distributed's send calls."""
-    done = launch_script(engine, 4, JOB, "compressed", engine)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert [line for line in done.stdout.splitlines() if line in EVERY] == EVERY
+    out = stdout_of(launch_script(engine, 4, JOB, "compressed", engine))
+    assert [line for line in out.splitlines() if line in EVERY] == EVERY
 
 
 RIGHT = Codec(lambda a, t: a, lambda p, like, t: p, lambda a: 8 * a.shape[-1], "mine", 0.3)
@@ -174,9 +167,6 @@ def test_a_codec_that_does_not_fit_is_refused(functions: Any, words: str) -> Non
         solve(compress=RIGHT._replace(**functions))
 
 
-# ---------------------------------------------------------------- mistakes
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -189,11 +179,9 @@ def test_a_codec_that_does_not_fit_is_refused(functions: Any, words: str) -> Non
         ("sign,gamma=2", "gamma must be a number above 0 and at most 1, not 2"),
     ],
 )
-def test_wrong_compression_gets_one_clear_line_and_exit_code_2(
-    text: str, message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_compression_gets_one_clear_line_and_exit_code_2(text: str, message: str) -> None:
     words = "train --problem least_squares --nodes 4 --steps 3 --compress".split()
-    assert message in refused([*words, text], monkeypatch, capfd)
+    assert message in refused(*words, text)
 
 
 def test_a_message_dtype_is_a_compression() -> None:

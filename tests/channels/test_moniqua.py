@@ -193,9 +193,6 @@ def test_compiled_kernels_give_the_same_bits(
         np.testing.assert_array_equal(ours, plain, strict=True)
 
 
-# ---------------------------------------------------------------- runs
-
-
 def quadratic() -> Custom:
     targets = np.random.default_rng(1).standard_normal((8, 90))
     noise = 0.1

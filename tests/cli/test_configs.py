@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_resume import TRAIN, history, run
+from command_line import refused, succeed
+from test_resume import TRAIN, history
 
 
 @pytest.mark.parametrize(
@@ -22,8 +23,7 @@ from test_resume import TRAIN, history, run
     ],
 )
 def test_the_graph_by_default_is_shown_and_stored(words: str, graph: str, weights: str | None, tmp_path: Path) -> None:
-    done = run(*words.split(), *"--problem least_squares --nodes 6 --steps 3 --out a".split(), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed(*words.split(), *"--problem least_squares --nodes 6 --steps 3 --out a".split(), cwd=tmp_path)
     assert graph in done.stdout
     assert ("lazy weights" in " ".join(done.stdout.split())) == (weights == "lazy")
     options = json.loads((tmp_path / "a" / "config.json").read_text())["options"]
@@ -32,27 +32,23 @@ def test_the_graph_by_default_is_shown_and_stored(words: str, graph: str, weight
 
 def test_options_on_the_command_line_take_precedence_over_a_config(tmp_path: Path) -> None:
     words = "train --problem least_squares --nodes 4 --rule dsgd --eta 0.01 --steps 20 --checkpoint-every 5".split()
-    assert run(*words, "--out", tmp_path / "a").returncode == 0
+    succeed(*words, "--out", tmp_path / "a")
     config = tmp_path / "a" / "config.json"
     for more in (["--rule", "dnasa"], ["--data", "digits", "--rule", "dnasa"]):
-        done = run("train", "--config", config, *more)
-        assert done.returncode == 0, done.stderr
+        done = succeed("train", "--config", config, *more)
         assert ("digits" if "--data" in more else "least_squares") in done.stdout
 
 
 def test_a_config_repeats_its_run(tmp_path: Path) -> None:
-    first = run(*TRAIN, "--out", tmp_path / "a", "--seed", "3")
-    assert first.returncode == 0, first.stderr
+    succeed(*TRAIN, "--out", tmp_path / "a", "--seed", "3")
     config = json.loads((tmp_path / "a" / "config.json").read_text())
     assert config["options"]["seed"] == 3
     assert config["options"]["topology"] == "exact"
     assert set(config["versions"]) >= {"dnasa", "python", "numpy", "torch"}
     assert "data" in config["run"]
-    again = run("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "b")
-    assert again.returncode == 0, again.stderr
+    succeed("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "b")
     assert history(tmp_path / "a").equals(history(tmp_path / "b"))
-    other = run("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "c", "--steps", "50")
-    assert other.returncode == 0, other.stderr
+    succeed("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "c", "--steps", "50")
     assert history(tmp_path / "c").step.tolist() == [0, 50]
 
 
@@ -60,7 +56,7 @@ def test_a_config_repeats_its_run(tmp_path: Path) -> None:
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that can be resumed; nothing in it is changed."""
     folder = tmp_path_factory.mktemp("stored") / "a"
-    assert run(*TRAIN, "--out", folder).returncode == 0
+    succeed(*TRAIN, "--out", folder)
     (folder / "status.json").write_text('{"state": "interrupted"}')
     return folder
 
@@ -110,8 +106,5 @@ def test_a_config_holds_only_stored_options_of_the_right_type(
     value = value.format(**places) if isinstance(value, str) else value
     folder = interrupted(**{name.format(**places): value})
     for words in (["resume", folder], ["train", "--config", folder / "config.json"]):
-        done = run(*words)
-        assert done.returncode == 2
-        assert len(done.stderr.splitlines()) == 1
-        assert "config.json: " in done.stderr
+        assert "config.json: " in refused(*words)
         assert elsewhere.read_text() == "untouched"

@@ -1,20 +1,17 @@
 """`dnasa data` shows what was understood of a user's file, completely; `train` and `compare` work on every task."""
 
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import refused, succeed
 from test_own_data import mixed
 from test_shards import frames, patients, sites, write
 
-from dnasa import cli, networks
-
-Run = Callable[..., tuple[Any, str, str]]
+from dnasa import networks
 
 
 @pytest.fixture
@@ -23,24 +20,13 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "houses.csv"
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """The exit code and the output of a command in this process, without line breaks and frames of tables."""
-
-    def call(*words: object) -> tuple[Any, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dnasa", *map(str, words)])
-        cli.running.engine = "simulated"
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        output = capfd.readouterr()
-        return end.value.code or 0, re.sub(r"[\s│┃]+", " ", output.out), output.err
-
-    return call
+def folded(done: SimpleNamespace) -> str:
+    """Without line breaks and frames of tables."""
+    return re.sub(r"[\s│┃]+", " ", done.stdout)
 
 
-def test_what_was_understood_is_shown(table: Path, run: Run) -> None:
-    code, out, err = run("data", table, "--target", "price")
-    assert code == 0, err
+def test_what_was_understood_is_shown(table: Path) -> None:
+    out = folded(succeed("data", table, "--target", "price"))
     for words in (
         "60: 48 for training, 12 for testing",
         "3 of numbers, 2 of text, and the target",
@@ -52,40 +38,36 @@ def test_what_was_understood_is_shown(table: Path, run: Run) -> None:
         assert words in out, words
 
 
-def test_tables_are_never_cut_off(tmp_path: Path, run: Run) -> None:
+def test_tables_are_never_cut_off(tmp_path: Path) -> None:
     """Long names and many classes, at the 80 columns of a pipe: all of them are there, and no text ends in dots."""
     names = [f"a_rather_long_name_of_a_class_{i}" for i in range(30)]
     frame = pd.DataFrame({"a": range(300), "kind": names * 10})
     frame.to_csv(tmp_path / "x.csv", index=False)
-    code, out, err = run("data", tmp_path / "x.csv", "--target", "kind")
-    assert code == 0, err
+    out = folded(succeed("data", tmp_path / "x.csv", "--target", "kind"))
     assert "…" not in out
     joined = out.replace(" ", "")
     assert all(name in joined for name in names)
 
 
-def test_the_nodes_files_are_compared(tmp_path: Path, run: Run) -> None:
+def test_the_nodes_files_are_compared(tmp_path: Path) -> None:
     folder = write(tmp_path / "clinics", frames())
-    code, out, err = run("data", "--shard-dir", folder, "--target", "kind")
-    assert code == 0, err
+    out = folded(succeed("data", "--shard-dir", folder, "--target", "kind"))
     assert "76 for training, 19 for testing, of all nodes" in out
     assert "site k0 k1 k2 total" in out
-    assert run("data", "digits", "--shard-dir", folder)[0] == 2
+    refused("data", "digits", "--shard-dir", folder)
 
 
 def test_a_process_among_several_does_not_count_the_nodes_by_its_own_files(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its machine may have no others."""
     words = ("data", "--shard-dir", write(tmp_path / "clinics", frames()[:1]), "--target", "kind")
-    assert run(*words)[0] == 0
+    succeed(*words)
     monkeypatch.setattr(networks, "detect", lambda: "mpi")
-    code, _, err = run(*words)
-    assert code == 2
-    assert "has 1 sites (node-0.csv), not 8" in err
+    assert "has 1 sites (node-0.csv), not 8" in refused(*words)
 
 
-def test_sites_in_other_units_are_named(tmp_path: Path, run: Run) -> None:
+def test_sites_in_other_units_are_named(tmp_path: Path) -> None:
     frame = patients(np.random.default_rng(0), 700)
     made = {"bonn": frame[:25], "oslo": frame[25:225].assign(age=frame.age * 88), "rome": frame[225:]}
     options = ["--shard-dir", sites(tmp_path / "d", made), "--nodes", 3, "--target", "kind"]
@@ -94,9 +76,8 @@ def test_sites_in_other_units_are_named(tmp_path: Path, run: Run) -> None:
         ["train", "--steps", 2, "--quiet", "--out", tmp_path / "run"],
         ["compare", "--rules", "dnasa,dsgd", "--etas", "1", "--steps", 2],
     ):
-        code, out, err = run(*command, *options)
-        assert code == 0, err
-        said = out if command == ["data"] else err
+        done = succeed(*command, *options)
+        said = folded(done) if command == ["data"] else done.stderr
         assert "Warning: Column 'age' of oslo has mean" in said
         assert said.count("Warning: Column") == 1
     assert (tmp_path / "run" / "log.txt").read_text().count(" Warning: Column") == 1
@@ -113,8 +94,5 @@ def test_sites_in_other_units_are_named(tmp_path: Path, run: Run) -> None:
         ("train --data FILE --target price --partition by_label", "no class to divide them by"),
     ],
 )
-def test_wrong_options_get_one_line(table: Path, run: Run, words: str, line: str) -> None:
-    code, _, err = run(*(str(table) if word == "FILE" else word for word in words.split()))
-    assert code == 2
-    assert re.search(line, err), err
-    assert err.count("\n") == 1
+def test_wrong_options_get_one_line(table: Path, words: str, line: str) -> None:
+    assert re.search(line, refused(*(table if word == "FILE" else word for word in words.split())))

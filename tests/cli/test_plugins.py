@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import refused
-from test_resume import run
+from command_line import refused, succeed
 
 from dnasa.cli import plugins
 from dnasa.rules import RULES
@@ -48,25 +47,21 @@ def plugin(tmp_path: Path) -> Path:
 
 
 def test_a_rule_of_a_plugin_is_used_by_name(plugin: Path, tmp_path: Path) -> None:
-    done = run(*TRAIN, "--plugin", "my_rules.py", "--out", "a", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeed(*TRAIN, "--plugin", "my_rules.py", "--out", "a", cwd=tmp_path)
     assert "Doubled D-SGD on least_squares" in done.stdout
     words = "compare --problem least_squares --nodes 4 --steps 30 --rules dsgd,doubled --etas 0.01,0.02 --out b".split()
-    compared = run(*words, "--plugin", plugin, cwd=tmp_path)
-    assert compared.returncode == 0, compared.stderr
+    compared = succeed(*words, "--plugin", plugin, cwd=tmp_path)
     assert "Doubled D-SGD" in compared.stdout
 
 
 def test_graphs_and_compressors_of_a_plugin_are_used_by_name(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(GRAPH)
     (tmp_path / "study.toml").write_text("problems = ['least_squares']\ngraphs = ['wheel']\nrules = ['dnasa']\nsteps = 5\n")
-    shown = run("topology", "wheel", "--nodes", 5, "--weights", "lazy", "--plugin", "mine.py", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
+    shown = succeed("topology", "wheel", "--nodes", 5, "--weights", "lazy", "--plugin", "mine.py", cwd=tmp_path)
     assert "wheel" in shown.stdout
     options = "--problem least_squares --nodes 5 --topology wheel --steps 5 --plugin mine.py".split()
     for words in (["train", *options], ["compare", *options, "--rules", "dnasa"], ["study", "study.toml", *options[-2:]]):
-        done = run(*words, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        done = succeed(*words, cwd=tmp_path)
         assert "wheel" in done.stdout
         assert words[0] == "study" or "wheel (rho = 0.4)" in done.stdout
 
@@ -84,13 +79,11 @@ def test_graphs_and_compressors_of_a_plugin_are_used_by_name(tmp_path: Path) -> 
         ("\0", "failed"),
     ],
 )
-def test_a_plugin_that_cannot_be_used_gets_one_clear_line(
-    code: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plugin_that_cannot_be_used_gets_one_clear_line(code: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.py"
     if code is not None:
         path.write_text(code)
-    errors = refused(["train", "--problem", "spike", "--plugin", path], monkeypatch, capfd)
+    errors = refused("train", "--problem", "spike", "--plugin", path)
     assert message in errors
     assert "bad.py" in errors
     assert not errors.rstrip().endswith("..")

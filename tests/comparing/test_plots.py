@@ -111,9 +111,6 @@ def test_every_built_in_rule_has_a_title_and_a_color(rule: str) -> None:
     assert plots.colors([rule])[rule] == RULES[rule].color
 
 
-# ---------------------------------------------------------------- graphs
-
-
 def drawn(graph: Topology | Changing, path: Path) -> Any:
     figure, axes = plots.panels(1)
     plots.draw_topology(axes[0, 0], graph)

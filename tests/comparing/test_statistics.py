@@ -79,9 +79,6 @@ def test_curves_are_over_the_seeds_of_each_evaluation() -> None:
     ]
 
 
-# ---------------------------------------------------------------- smoothing
-
-
 def test_a_running_mean_is_over_5_percent_of_the_evaluations_and_keeps_both_ends() -> None:
     values = pd.Series(np.random.default_rng(0).lognormal(size=200))
     smooth = statistics.running_mean(values)

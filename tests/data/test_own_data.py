@@ -113,8 +113,6 @@ def test_constant_columns_become_zero_and_large_offsets_keep_their_digits() -> N
 
 
 # ---------------------------------------------------------------- columns
-
-
 def mixed(rows: int = 60) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"age": rng.integers(20, 70, rows) * 1.0, "colour": rng.choice(["red", "green"], rows)})
@@ -195,8 +193,6 @@ def test_what_training_rows_did_not_have_is_filled_and_named() -> None:
 
 
 # ---------------------------------------------------------------- tasks
-
-
 @pytest.mark.parametrize(
     ("target", "task"),
     [
@@ -243,8 +239,6 @@ def test_a_regression_reports_rmse_and_r2_in_the_targets_own_units() -> None:
 
 
 # ---------------------------------------------------------------- files
-
-
 def column(write: Callable[[int], object]) -> str:
     """A table whose column `a` is written so."""
     return "a,kind\n" + "".join(f"{write(i)},{'xyz'[i % 3]}\n" for i in range(200))

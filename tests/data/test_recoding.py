@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from test_data_command import Run, run
+from command_line import refused, succeed
 from test_own_data import encoding_of
 from thread_network import run_threads
 
@@ -19,7 +19,6 @@ from dnasa.core import InputError
 from dnasa.data.duplicates import count_duplicates
 from dnasa.data.recoding import as_recode
 
-assert run  # a fixture
 ROOT = Path(__file__).parents[2]
 NAMES = ("berlin", "bonn", "lyon", "oslo", "paris")
 PAGE = (ROOT / "docs" / "tutorial-hospitals.md").read_text()
@@ -123,22 +122,19 @@ def test_a_wrong_recoding_gets_one_line(hospitals: Path, recode: Any, words: str
         read(hospitals / "clean", recode)
 
 
-def test_new_rows_are_recoded_like_the_training_rows(hospitals: Path, tmp_path: Path, run: Run) -> None:
+def test_new_rows_are_recoded_like_the_training_rows(hospitals: Path, tmp_path: Path) -> None:
     (tmp_path / "recode.toml").write_text(TEXT)
     options = "--target died --id-column patient --drop-columns admitted --steps 20 --model linear".split()
     words = ("--shard-dir", hospitals / "messy", "--recode", tmp_path / "recode.toml", "--out", tmp_path / "run")
-    assert run("train", *options, *words)[0] == 0
+    succeed("train", *options, *words)
     for name, site in {"clean": "berlin", "messy": "lyon"}.items():
         out = "--site", site, "--out", tmp_path / f"{name}.csv"
-        code, _, err = run("predict", tmp_path / "run", hospitals / name / "lyon.csv", *out)
-        assert code == 0
+        err = succeed("predict", tmp_path / "run", hospitals / name / "lyon.csv", *out).stderr
         assert ("The rows of lyon.csv are recoded as the training rows of lyon were.\n" in err) == (site == "lyon")
     for more, message in {
         (): f"give --site (in Python, load(..., site=)), one of {', '.join(NAMES)}.",
         ("--site", "rome"): "'rome'",
     }.items():
-        code, _, err = run("predict", tmp_path / "run", hospitals / "clean" / "lyon.csv", *more)
-        assert code == 2
-        assert message in err
+        assert message in refused("predict", tmp_path / "run", hospitals / "clean" / "lyon.csv", *more)
     clean, messy = (pd.read_csv(tmp_path / f"{name}.csv").p_yes for name in ("clean", "messy"))
     np.testing.assert_allclose(clean, messy, atol=1e-3)

@@ -168,9 +168,6 @@ def test_a_damaged_shard_is_refused(tmp_path: Path, content: bytes, words: str) 
         data.from_shards(folder, range(2), 2)
 
 
-# ---------------------------------------------------------------- whether sites fit together
-
-
 def sites(folder: Path, made: dict[str, pd.DataFrame]) -> Path:
     folder.mkdir()
     for name, frame in made.items():
@@ -258,9 +255,6 @@ def test_a_site_in_other_units_is_named(column: str, factor: float, wrong: list[
         assert line.startswith(f"Column '{column}' of s{node} has mean")
         assert line.endswith("other units, or wrong values?")
     assert len(warned([parts[0], parts[1]])) == 1
-
-
-# ---------------------------------------------------------------- what leaves a site
 
 
 @pytest.mark.parametrize(("column", "rows"), [("patient", 12), ("patient", 240), ("kind", 24), ("kind", 240)])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from archives import npz
-from test_cli import refused
+from command_line import refused
 from test_data import write
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn.functional import gelu, layer_norm
@@ -114,9 +114,8 @@ def test_the_nodes_of_a_run_are_those_of_the_tokens(
     app([*words, "--out", str(file.parent / "run")], standalone_mode=False)
     assert "my.npz, by_node: 3 nodes" in " ".join(capfd.readouterr().out.split())
     app(["train", "--config", str(file.parent / "run" / "config.json"), "--quiet"], standalone_mode=False)
-    line = refused([*words, "--nodes", 4], monkeypatch, capfd)
-    assert "my.npz has 3 nodes (c, go, js): give --nodes, or --partition iid" in line
-    assert "does not say which rows are whose" in refused(["train", "--partition", "by_node"], monkeypatch, capfd)
+    assert "my.npz has 3 nodes (c, go, js): give --nodes, or --partition iid" in refused(*words, "--nodes", 4)
+    assert "does not say which rows are whose" in refused("train", "--partition", "by_node")
 
 
 @pytest.mark.parametrize(("partition", "nodes"), [("by_node", 3), ("iid", 2)])
@@ -124,9 +123,6 @@ def test_a_comparison_validates_on_tokens(partition: str, nodes: int, file: Path
     options = SourceOptions(data=str(file), model="gpt:1,64,4", partition=partition, nodes=nodes)
     problem: Any = make_source(options, range(nodes), validate=True).problem
     assert (problem.nodes, problem.inputs.shape, min(map(len, problem.validation)) > 0) == (nodes, (4,), True)
-
-
-# ---------------------------------------------------------------- the model
 
 
 def twin(model: networks.GPT, heads: int, tokens: torch.Tensor) -> torch.Tensor:

@@ -156,8 +156,6 @@ def test_iterates_do_not_depend_on_the_scale_of_the_loss(scale: float, name: str
 
 
 # ---------------------------------------------------------------- gradients as problems return them
-
-
 VIEWS: dict[str, Callable[[Array], Array]] = {  # f = |x|^2/2 has the gradient x: a problem may return its argument
     "itself": lambda x: x,
     "transposed": lambda x: x.T,
@@ -204,8 +202,6 @@ def test_a_diverged_run_does_not_change_the_others(name: str, arrays: Callable[.
 
 
 # ---------------------------------------------------------------- states
-
-
 @fast
 @pytest.mark.parametrize("rule", RULES)
 def test_a_step_from_a_saved_state_is_the_same_step(rule: str, name: str, arrays: Callable[..., Array]) -> None:
@@ -224,8 +220,6 @@ def test_a_step_from_a_saved_state_is_the_same_step(rule: str, name: str, arrays
 
 
 # ---------------------------------------------------------------- where it applies
-
-
 def kind(rule: Rule, network: Network, x: Array) -> type[Stepper]:
     return type(make_stepper([rule], [1], network, [snapshot(rule, x)], Timeline()))
 
@@ -234,11 +228,7 @@ def test_the_fast_path_is_chosen_outside_the_rule(monkeypatch: pytest.MonkeyPatc
     rule, network, x = RULES["dnasa"](8, 3), ring(8), np.zeros((8, 3))
     channel = Channel(init=lambda message: (), exchange=lambda memory, messages, multiply, t, first: (messages, memory))
     quick: Any = Fused if compiled else Sequential
-    for where in (
-        network,
-        connect(topology.exact(8)),
-        connect(topology.ring(8), rounds=2),
-    ):
+    for where in (network, connect(topology.exact(8)), connect(topology.ring(8), rounds=2)):
         assert kind(rule, where, x) is kind(rule, where, torch.zeros(8, 3)) is quick
     plain = [
         (rules.dsgd(lambda t: 0.1), network, x),
@@ -307,7 +297,6 @@ def test_adanasas_messages_in_one_pass_are_the_rules_and_leave_the_state_as_it_w
 
 
 # ---------------------------------------------------------------- processes and devices
-
 IN_A_FORKED_PROCESS = """
 import os
 import numpy as np
@@ -356,13 +345,7 @@ def test_steps_that_torch_compiled_on_a_gpu_are_the_rules_steps(rule: str, graph
 def test_runs_with_cuda_graphs_are_the_runs_without(activation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(0)
     x, y = generator.standard_normal((400, 1, 12, 12)).astype(np.float32), np.arange(400) % 3
-    layers = (
-        torch.nn.Conv2d(1, 4, 3),
-        activation(),
-        torch.nn.MaxPool2d(2),
-        torch.nn.Flatten(),
-        torch.nn.Linear(100, 3),
-    )
+    layers = (torch.nn.Conv2d(1, 4, 3), activation(), torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(100, 3))
     shards = np.array_split(np.arange(400), 4)
 
     def run() -> Array:

@@ -77,14 +77,7 @@ def test_prepare_refuses_an_array_that_does_not_fit(name: str) -> None:
             prepare(**{name: each})
 
 
-ROWS = [
-    [3, 3, 6, 9, 12],
-    [0, 6, 3, 9, 12],
-    [0, 4, 6, 9, 12],
-    [0, 3, 6, 9, 15],
-    [0, 3, 6, 9, -12],
-    [0, -(2**31), 6, 9, 12],
-]
+ROWS = [[3, 3, 6, 9, 12], [0, 6, 3, 9, 12], [0, 4, 6, 9, 12], [0, 3, 6, 9, 15], [0, 3, 6, 9, -12], [0, -(2**31), 6, 9, 12]]
 NEIGHBOURS = [np.where(np.arange(12) == 5, node, 0) for node in (-1, NODES, 2**31 - 1, -(2**31))]
 
 
@@ -147,8 +140,6 @@ def test_steps_do_not_depend_on_the_number_of_threads(dtype: type[np.floating[An
         np.testing.assert_array_equal(one[name], three[name])
 
 
-# ---------------------------------------------------------------- instruction sets
-
 # On x86-64 the kernels are compiled for several instruction sets. Each must have the bits of this literal computation, which
 # needs that no product is fused with a sum.
 unfused = pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors fuse products with sums")
@@ -204,9 +195,6 @@ def test_a_gradient_of_least_squares_has_the_bits_of_a_literal_one(dim: int, dty
     np.testing.assert_array_equal(g[0, 0], expected)
 
 
-# ---------------------------------------------------------------- least squares
-
-
 def least_squares_arguments() -> dict[str, Any]:
     return {
         "pairs": np.ones((4, 3, 6)),
@@ -249,8 +237,6 @@ def test_least_squares_is_the_same_without_a_compiler(batch: int, spike: bool, m
     np.testing.assert_allclose(gradients(), fast, rtol=1e-9, atol=1e-12)
 
 
-# ---------------------------------------------------------------- random numbers
-
 WORDS = np.arange(12, dtype=np.uint64)
 
 
@@ -274,9 +260,6 @@ def test_normals_refuses_arrays_of_another_size_or_type(
 ) -> None:
     with pytest.raises(ValueError, match=r"words|out"):
         compiled.normals(words, out, streams, length, is_double)
-
-
-# ---------------------------------------------------------------- residues and the radius
 
 
 def residues(kernel: str, **changes: Any) -> None:

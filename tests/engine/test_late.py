@@ -44,9 +44,6 @@ def solve(rule: Any = "dnasa", graph: Any = None, steps: int = 60, **options: An
     return dnasa.solve(problem(), network, rule, steps=steps, progress=False, **options)
 
 
-# ---------------------------------------------------------------- simulated
-
-
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
 def test_without_lateness_the_run_is_the_synchronous_one(rule: str) -> None:
     even = {"compute": 0.1, "bandwidth": 100, "latency": 10}
@@ -159,9 +156,6 @@ def simulated(steps: int, late: int) -> Late:
     x = np.zeros((1, 1, 5, 3))
     made = registry.groups(registry.variants("dnasa"), 5, steps, x, (("x", (3,)),))[0].rule
     return Late(made, network, Snapshot(made.init(x), {}, Sent()), late, steps, gradient_of)
-
-
-# ---------------------------------------------------------------- refused
 
 
 @pytest.mark.parametrize(

@@ -123,40 +123,6 @@ def optimizer(engine: str) -> None:
         print("same optimizer")
 
 
-def all_reduce(engine: str) -> None:
-    """D-NASA on the complete graph, hidden and not, and the optimizer, with a vote in each step."""
-    import torch
-    from torch import nn
-
-    from dnasa.optim import Decentralized
-
-    graph, net = topology.complete(8), connect(topology.complete(8), engine)
-    assert net.settings.all_reduce
-    options: Any = {"steps": 40, "evaluate": 5}
-    real = [solve(LeastSquares(dim=12), with_timing(net, overlap=overlap), **options) for overlap in (False, True)]
-    size = len(net.processes.allgather_text(""))
-    arrays = net.processes.traffic.bytes / (2 * (size - 1) / size * 12 * 8)
-    assert arrays == 2 * 40 * 3 + 1  # hidden, x of step 41 has travelled
-    simulated = solve(LeastSquares(dim=12), graph, **options)
-    for each in real:
-        np.testing.assert_allclose(each.x, simulated.x, rtol=0, atol=1e-10)
-        assert each.history.bytes.tolist() == simulated.history.bytes.tolist()
-        assert np.ptp(each.x, axis=-2).max() == 0  # all nodes have the same bits
-    net = connect("complete", engine)
-    model = nn.Linear(3, 1).double()
-    nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
-    opt = Decentralized(model, net, steps=20)
-    for _ in range(20):
-        opt.zero_grad()
-        ((model(torch.ones(1, 3).double()) - net.rank) ** 2).mean().backward()
-        opt.step()
-    with opt.averaged():
-        ends = [float(text) for text in net.processes.allgather_text(str(float(model.bias.detach())))]
-    assert len(set(ends)) == 1
-    if net.rank == 0:
-        print("same all-reduce")
-
-
 def expressive(engine: str) -> None:
     """Every small rule against the simulator."""
     from expressive_rules import CASES, NODES, run

@@ -110,9 +110,6 @@ def signal_later(rng: np.random.Generator, signal_number: signal.Signals = signa
         setattr(owner, name, lambda *args, call=call, **more: call_or_signal(*args, call=call, **more))
 
 
-# ---------------------------------------------------------------- the trials
-
-
 def kill(seed: int, folder: Path, faults: Counter[str], number: signal.Signals = signal.SIGKILL, damage: bool = False) -> int:
     """Killed at random moments, up to five times, and resumed each time."""
     setting = Setting(seed)

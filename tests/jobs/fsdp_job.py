@@ -1,6 +1,8 @@
-"""What the processes of `test_fsdp.py` do: two sites, each with a model that FSDP2 has divided. Not a test."""
+"""What the processes of `test_fsdp.py` do: two sites, each with a model that FSDP2 has divided, or a copy in
+each process. Not a test."""
 
 import sys
+import zlib
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -13,6 +15,7 @@ from conftest import take_step
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import dnasa
@@ -206,6 +209,23 @@ def small(site: Site) -> None:
     site.say("small")
 
 
+def replicate(site: Site) -> None:
+    """With DistributedDataParallel the processes of a site stay equal to the bit, and are a node of the joint batch."""
+    for compress in (None, "topk:0.5"):
+        network = dnasa.connect("ring", site=site.group, compress=compress)
+        for rule in RULES:
+            net = DistributedDataParallel(model(seed=network.rank), process_group=site.group)
+            opt = Decentralized(net.parameters(), network, rule, **RULES[rule])
+            site.train(net, opt, STEPS)
+            checksums = network.processes.allgather_text(str(zlib.crc32(opt.flat.numpy().tobytes())))
+            assert checksums[0] == checksums[1] != checksums[2] == checksums[3]
+            if compress is None:
+                iterates, answers = simulate(opt)
+                torch.testing.assert_close(opt.flat[0], iterates[network.rank], rtol=0, atol=1e-10)
+                check_mean(site, net, opt, answers)
+    site.say("replicated")
+
+
 def refuse(site: Site) -> None:
     pairs, world = init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "shard")), init_device_mesh("cpu", (4,))
     uneven, _ = dist.new_subgroups_by_enumeration([[0, 1, 2], [3]])
@@ -219,7 +239,13 @@ def refuse(site: Site) -> None:
         site.loss(net, 0).backward()
         optimizer.step()
 
+    def train_without_parallel() -> None:
+        net = model()
+        site.train(net, Decentralized(net.parameters(), site.network), 1)
+
     cases: dict[str, Callable[[], Any]] = {
+        "different gradients: use DistributedDataParallel": train_without_parallel,
+        "Every process must be in one site": lambda: dnasa.connect("ring", site=dist.new_group([0, 1, 2])),
         "whole matrices": lambda: Decentralized(site.sharded(model()), site.network, "demuon", eta=0.1, steps=5),
         r"the sites are \[\[0, 1\], \[2, 3\]\]": lambda: Decentralized(site.sharded(model(), world), site.network),
         "by rows over one mesh": lambda: Decentralized(site.sharded(model(), pairs), site.network),
@@ -243,7 +269,7 @@ def refuse(site: Site) -> None:
 def main(device: str, ranks: str, load: str, save: str) -> None:
     site = Site(int(ranks), device, load)
     same(site, load, save)
-    for check in (memory, skip, stop, small, refuse) if ranks == "2" else ():
+    for check in (memory, skip, stop, small, replicate, refuse) if ranks == "2" else ():
         check(site)
     dist.destroy_process_group()
 

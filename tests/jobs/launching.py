@@ -60,7 +60,11 @@ def launch(engine: str, processes: int, *words: object, cwd: Path | None = None)
     )
 
 
-# ---------------------------------------------------------------- forks
+def stdout_of(done: subprocess.CompletedProcess[str]) -> str:
+    """Of processes that have succeeded."""
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
 
 FORKS = multiprocessing.get_context("forkserver")  # forks of one process without threads, which has imported torch
 FORKS.set_forkserver_preload(

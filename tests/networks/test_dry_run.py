@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_resume import run
+from command_line import succeed
 from thread_network import run_threads
 
 import dnasa
@@ -34,12 +34,11 @@ def test_a_dry_run_counts_the_bytes_of_the_real_one(graph: Any, compress: str | 
 
 
 def test_the_command_shows_arrays_and_bytes_for_each_neighbour() -> None:
-    done = run(
+    done = succeed(
         *"train --problem least_squares --nodes 4 --topology ring --compress sign --steps 8 --dry-run".split(),
         "--checkpoint-every",
         4,
     )
-    assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("│")] for line in done.stdout.splitlines() if "exchange" in line]
     assert [row[2] for row in rows] == ["node 1", "node 3"]
     assert all(row[3].startswith("uint8") and row[4] == "8" for row in rows)
@@ -47,6 +46,5 @@ def test_the_command_shows_arrays_and_bytes_for_each_neighbour() -> None:
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
-    done = run(*"train --problem least_squares --dry-run --out runs/x".split(), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    succeed(*"train --problem least_squares --dry-run --out runs/x".split(), cwd=tmp_path)
     assert not [*tmp_path.iterdir()]

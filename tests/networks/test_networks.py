@@ -159,9 +159,6 @@ def test_mean_averages_over_the_nodes(arrays: list[np.ndarray]) -> None:
     np.testing.assert_allclose(simulated.connect(topology.ring(12)).mean(arrays[0]), arrays[0].mean(2))
 
 
-# ---------------------------------------------------------------- transports and lost processes
-
-
 def test_after_a_loss_the_graph_of_the_others_is_exact_again() -> None:
     def work(network: Network) -> Any:
         if network.rank == 2:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from test_resume import run as command
 from thread_network import ThreadTransport, run_threads
 
 import dnasa
@@ -84,9 +84,6 @@ def test_a_number_that_is_not_finite_reaches_all_nodes_and_not_another_run() -> 
         (x,), memory = exchange(network, memory, (y,), t)
     assert np.isnan(x[0]).all()
     np.testing.assert_allclose(x[1], 1, atol=1e-3)
-
-
-# ---------------------------------------------------------------- what travels
 
 
 def solve(network: Network, **options: Any) -> Any:
@@ -180,9 +177,6 @@ def test_a_site_that_joins_begins_at_the_mean_of_the_others() -> None:
     np.testing.assert_array_equal(found[0], values[[0]])
 
 
-# ---------------------------------------------------------------- what is refused
-
-
 def test_what_would_show_one_node_is_refused(tmp_path: Path) -> None:
     channel, record = secure_sum(), dnasa.Record(checkpoint_every=4)
     sites, problem = dry_run.connect(GRAPH, None, channel, names="abcd"), Custom(lambda x, node, rng: x, np.zeros(2))
@@ -205,6 +199,5 @@ def test_what_would_show_one_node_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not hide statistics of batch norm"):
         run_threads(GRAPH, lambda network: dnasa.optim.Decentralized(model, network), channel=channel)
     for option in ("--compress sign", "--drop 0.1", "--late 2"):
-        done = command(*f"train --problem least_squares --nodes 4 --private {option}".split())
-        assert done.returncode == 2
-        assert "--private cannot be combined with --compress, --drop and --late" in done.stderr
+        line = refused(*f"train --problem least_squares --nodes 4 --private {option}".split())
+        assert "--private cannot be combined with --compress, --drop and --late" in line

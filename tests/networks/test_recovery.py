@@ -384,8 +384,6 @@ def test_processes_that_reconnect_begin_again_when_another_is_lost_meanwhile() -
 
 
 # ---------------------------------------------------------------- which calls are done again
-
-
 class Scripted:
     """A network of two whose other process has got further when this one loses it."""
 
@@ -437,8 +435,6 @@ def test_a_process_whose_position_none_can_have_is_named(text: str) -> None:
 
 
 # ---------------------------------------------------------------- members
-
-
 @contextmanager
 def cut(one: Process, two: Process) -> Iterator[None]:
     """There is no connection between these two meanwhile."""
@@ -693,8 +689,6 @@ def test_sites_and_nodes_are_equally_many(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- what others say
-
-
 def test_sites_that_call_different_things_are_told_so(tmp_path: Path) -> None:
     one, two = processes_of(tmp_path, 2)
     in_threads(one.connect, two.connect)

@@ -1,20 +1,23 @@
-"""FSDP2 inside a site, dnasa between sites."""
+"""FSDP2 or DistributedDataParallel inside a site, dnasa between sites."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
-from launching import JOBS, launch_script
+from launching import JOBS, launch, launch_script, stdout_of
+
+import dnasa
+from dnasa.core import InputError
 
 JOB = JOBS / "fsdp_job.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sites.py"
 SAME = ["same adanasa", "same dnasa", "same gt_hsgd"]
 pytestmark = pytest.mark.xdist_group("processes")
 
 
 def lines(processes: int, *words: object) -> list[str]:
-    done = launch_script("torch", processes, JOB, *words)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.splitlines()
+    return stdout_of(launch_script("torch", processes, JOB, *words)).splitlines()
 
 
 @pytest.mark.parametrize("back", [False, pytest.param(True, marks=pytest.mark.long)])
@@ -23,7 +26,7 @@ def test_sites_of_shards_equal_nodes_of_the_joint_batch_and_go_on_with_another_n
 ) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     assert lines(2, "cpu", 1, "", one) == SAME
-    assert lines(4, "cpu", 2, one, two) == [*SAME, "half the memory", "skipped", "stopped", "small", "refused"]
+    assert lines(4, "cpu", 2, one, two) == [*SAME, "half the memory", "skipped", "stopped", "small", "replicated", "refused"]
     if back:
         assert lines(2, "cpu", 1, two, "") == SAME
 
@@ -32,3 +35,16 @@ def test_sites_of_shards_equal_nodes_of_the_joint_batch_and_go_on_with_another_n
 def test_sites_of_one_rank_share_a_gpu(tmp_path: Path) -> None:
     assert lines(2, "cuda", 1, "", tmp_path / "one") == SAME
     assert lines(2, "cuda", 1, tmp_path / "one", "") == SAME
+
+
+@pytest.mark.long
+def test_the_example_of_sites_learns() -> None:
+    out = stdout_of(launch("torch", 4, EXAMPLE, 200))
+    assert float(re.findall(r"2 sites, test accuracy ([\d.]+)", out)[0]) > 85
+
+
+def test_a_site_needs_torch_distributed() -> None:
+    with pytest.raises(InputError, match="start the processes with torchrun"):
+        dnasa.connect("ring", site=object())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="site is a process group"):
+        dnasa.connect("ring", "torch", site=object())  # type: ignore[arg-type]

@@ -29,9 +29,6 @@ def batches(opt: Decentralized, net: Any, node: int, steps: Iterable[int], bad: 
         opt.step()
 
 
-# ---------------------------------------------------------------- numbers that are not finite
-
-
 @pytest.mark.parametrize(("named", "name"), [(True, "'2.bias'"), (False, "parameter 3 of shape (3,)")])
 def test_a_gradient_that_is_not_finite_is_named_with_step_and_parameter(named: bool, name: str) -> None:
     net = model()
@@ -47,9 +44,6 @@ def test_large_finite_gradients_are_no_error() -> None:
     p.grad = torch.full((4,), 3e38)
     opt.step()
     assert opt.t == 1
-
-
-# ---------------------------------------------------------------- errors that the loop catches
 
 
 def tolerant(opt: Decentralized, net: Any, node: int, count: int, bad: Sequence[int]) -> None:
@@ -77,10 +71,7 @@ def test_a_step_that_failed_before_its_exchange_can_be_done_again(rule: str) -> 
         with opt.averaged():
             return flat(net)
 
-    plain = run_threads(
-        RING,
-        lambda network: work(network, ()),
-    )
+    plain = run_threads(RING, lambda network: work(network, ()))
     bad = [[], [0, 2, 3], [0], [4]]
     disturbed = run_threads(RING, lambda network: work(network, bad[network.rank]))
     assert all(torch.equal(a, b) for a, b in zip(plain, disturbed, strict=True))
@@ -108,8 +99,6 @@ def test_after_an_exchange_that_failed_a_process_takes_no_further_step(monkeypat
     words = "The exchange of step 2 failed: No answer from rank 1. The processes have been out of step since then"
     assert all(reason.startswith(words) for reason in further)
 
-
-# ---------------------------------------------------------------- different numbers of batches
 
 COUNTS = [5, 9, 3, 6]
 
@@ -184,9 +173,6 @@ def test_an_error_inside_join_is_not_replaced() -> None:
     with pytest.raises(KeyError), Join([opt]):
         raise KeyError
     assert opt.joined is False
-
-
-# ---------------------------------------------------------------- what is not trained
 
 
 class Based(torch.nn.Module):
@@ -270,9 +256,6 @@ def test_a_parameter_frozen_later_and_a_learning_rate_set_later_are_refused() ->
     net[0].weight.requires_grad_(False)
     with pytest.raises(InputError, match="frozen now: make a new optimizer"):
         batches(opt, net, 0, range(1))
-
-
-# ---------------------------------------------------------------- mistakes that would go unnoticed
 
 
 @pytest.mark.parametrize("change", ["order", "activation"])

@@ -90,8 +90,6 @@ def alone() -> Network:
 
 
 # ---------------------------------------------------------------- the iterates
-
-
 COMPRESSED = [("dasagt", "topk:0.4"), ("dnasa", "moniqua:8"), ("gt_nsgdm", "moniqua:8,4/2")]
 
 
@@ -167,8 +165,6 @@ def test_a_hidden_exchange_that_fails_is_reported_by_the_next_step() -> None:
 
 
 # ---------------------------------------------------------------- an optimizer like any other
-
-
 def test_everyone_starts_from_node_0() -> None:
     starts = run_threads(RING, lambda network: flat(train(network, 0)[0]))
     for start in starts:
@@ -601,8 +597,6 @@ def test_a_step_skipped_by_one_nodes_scaler_is_skipped_by_all() -> None:
 
 
 # ---------------------------------------------------------------- messages in 16 bits
-
-
 def mix(network: Network, *arrays: Any) -> Messages:
     return exchange(network, (), arrays, 0)[0]
 
@@ -641,8 +635,6 @@ def test_numbers_too_large_for_16_bits_preserve_the_mean() -> None:
 
 
 # ---------------------------------------------------------------- the fused update
-
-
 FUSED: Any = [
     {"rule": "dnasa", "weight_decay": 0.1},
     {"rule": "dasagt", "eta": 0.1},
@@ -702,8 +694,6 @@ def test_adanasa_holds_four_numbers_per_parameter_and_one_more_for_an_average(st
 
 
 # ---------------------------------------------------------------- mistakes
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -791,10 +781,12 @@ def test_a_model_moved_before_the_first_step_trains_as_if_it_had_stayed(when: st
 
 
 # ---------------------------------------------------------------- rules of one's own
-
-
 class Plain(NamedTuple):
     x: Any
+
+
+def constant(t: int) -> float:
+    return 0.1
 
 
 def looking_ahead() -> Rule:
@@ -822,12 +814,13 @@ def test_the_first_gradient_is_taken_where_the_rule_wants_it() -> None:
     torch.testing.assert_close(flat(net), x + 1)
 
 
-def test_a_rule_that_begins_elsewhere_asks_for_a_closure() -> None:
-    net = model()
-    opt = Decentralized(net.parameters(), alone(), looking_ahead())
-    backward(net, 0, 0)
-    with pytest.raises(InputError, match=r"first gradient at another point.*step\(closure\)"):
-        opt.step()
+def test_rules_with_gradients_elsewhere_ask_for_a_closure() -> None:
+    for rule, words in ((looking_ahead(), "first gradient at another point"), (rules.gt_hsgd(constant, constant), "")):
+        net = model()
+        opt = Decentralized(net.parameters(), alone(), rule)
+        backward(net, 0, 0)
+        with pytest.raises(InputError, match=rf"{words}.*step\(closure\)"):
+            opt.step()
 
 
 def test_buffers_stay_averages_on_a_directed_graph() -> None:

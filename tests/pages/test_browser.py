@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from browsing import browser, opened
-from test_resume import run
+from command_line import succeed
 
 pytestmark = pytest.mark.xdist_group("browser")  # one process starts the browser
 PHONE: dict[str, Any] = {"width": 390, "height": 800}
@@ -27,11 +27,11 @@ def home(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Path:
     """Two finished runs and the pages of one and of both."""
     folder = tmp_path_factory.mktemp("browser")
     common = "train --steps 60 --nodes 5 --quiet --out".split()
-    assert run(*common, folder / "star", "--topology", "star", "--seeds", 2).returncode == 0
+    succeed(*common, folder / "star", "--topology", "star", "--seeds", 2)
     wide = ["--topology", "directed_exponential", "--rule", "sgp", "--eta", 0.1]
-    assert run(*common, folder / "directed", *wide).returncode == 0
+    succeed(*common, folder / "directed", *wide)
     for path in (folder / "star", folder):
-        assert run("report", path, "--html").returncode == 0
+        succeed("report", path, "--html")
     return folder
 
 
@@ -99,8 +99,8 @@ def test_sites_have_their_names_and_results(chromium: Any, tmp_path: Path) -> No
         rows["kind"] = ["no" if a < limit / 2 else "yes" for a in rows.a]
         rows.to_csv(tmp_path / "sites" / f"{name}.csv", index=False)
     words = ["--shard-dir", tmp_path / "sites", "--target", "kind", "--nodes", 3, "--steps", 30, "--model", "linear"]
-    assert run("train", *words, "--quiet", "--out", tmp_path / "run").returncode == 0
-    assert run("report", tmp_path / "run", "--html").returncode == 0
+    succeed("train", *words, "--quiet", "--out", tmp_path / "run")
+    succeed("report", tmp_path / "run", "--html")
     with opened(chromium, address(tmp_path / "run")) as page:
         assert page.locator("h2").first.inner_text() == "Results"
         heads = page.locator("table").first.locator("th").all_inner_texts()
@@ -122,7 +122,7 @@ def test_a_text_in_a_run_folder_is_never_html(chromium: Any, home: Path, tmp_pat
     (tmp_path / "run" / "log.txt").write_text(f"2026-01-01 10:00:00 Lost nodes {attack}\n")
     history = (tmp_path / "run" / "history.csv").read_text().replace("dnasa", attack)
     (tmp_path / "run" / "history.csv").write_text(history)
-    assert run("report", tmp_path / "run", "--html").returncode == 0
+    succeed("report", tmp_path / "run", "--html")
     with opened(chromium, address(tmp_path / "run")) as page:
         assert page.locator("img").count() == 0
         assert page.title() == "run – dnasa"

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pandas as pd
 import pytest
-from test_resume import run
+from command_line import run, succeed
 
 import dnasa
 from dnasa import pages
@@ -33,7 +33,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs in a folder, one of which diverged; nothing in it is changed."""
     folder = tmp_path_factory.mktemp("pages")
     common = "--steps 20 --nodes 5 --topology star --quiet".split()
-    assert run("train", *common, "--out", folder / "good").returncode == 0
+    succeed("train", *common, "--out", folder / "good")
     assert run("train", *common, "--rule", "dsgd", "--eta", "1e200", "--out", folder / "bad").returncode == 1
     return folder
 
@@ -45,9 +45,6 @@ def contents(path: Path) -> dict[str, Any]:
 def only(path: Path) -> dict[str, Any]:
     (folder,) = contents(path)["folders"]
     return folder
-
-
-# ---------------------------------------------------------------- histories
 
 
 @pytest.mark.parametrize(
@@ -78,9 +75,6 @@ def test_a_damaged_history_is_reported_in_the_page(text: str, tmp_path: Path, ho
     shutil.copytree(home / "good", tmp_path / "run")
     (tmp_path / "run" / "history.csv").write_text(text, encoding="latin-1")
     assert "history.csv is damaged" in only(tmp_path / "run")["failures"][0]
-
-
-# ---------------------------------------------------------------- contents
 
 
 def test_the_numbers_of_a_page_are_those_of_the_run(home: Path) -> None:
@@ -223,12 +217,8 @@ def test_no_folder_breaks_the_page_of_the_others(name: str, home: Path, tmp_path
         assert run(*words).returncode in (0, 2)
 
 
-# ---------------------------------------------------------------- files
-
-
 def test_the_page_is_one_file_that_names_no_other(home: Path, tmp_path: Path) -> None:
-    done = run("report", home / "good", "--html", "--out", tmp_path / "a.html")
-    assert done.returncode == 0, done.stderr
+    done = succeed("report", home / "good", "--html", "--out", tmp_path / "a.html")
     assert "a.html" in done.stdout
     text = (tmp_path / "a.html").read_text()
     assert not re.search(r"""<(script|img|iframe|link)[^>]*(src|href)=["'](?!data:)""", text)

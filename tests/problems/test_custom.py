@@ -42,9 +42,6 @@ def batched_loss(x: torch.Tensor, nodes: Array, rngs: Any) -> torch.Tensor:
     return 0.5 * ((x - torch.from_numpy(TARGETS)[nodes]) ** 2).sum(-1) + (noise * x).sum(-1)
 
 
-# ---------------------------------------------------------------- exceptions in functions of the user's
-
-
 class Failing:
     """Counts its calls, and fails at one of them as a user's function does."""
 
@@ -120,9 +117,6 @@ def test_an_interruption_and_too_little_memory_stay_what_they_are() -> None:
             dnasa.solve(Custom(gradient, np.zeros(DIM)), GRAPH, steps=2)
 
 
-# ---------------------------------------------------------------- one call for all nodes and runs
-
-
 @pytest.mark.parametrize("rule", ["dnasa", "gt_hsgd"])
 def test_batched_gradients_give_the_iterates_of_gradients_node_by_node(rule: str) -> None:
     options: Any = {"steps": 70, "seed": [0, 3]} | ({} if rule == "dnasa" else {"eta": [0.01, 0.03]})
@@ -193,9 +187,6 @@ def test_what_is_not_a_function_of_these_arguments_is_refused(options: dict[str,
         Custom(**usual | options)
 
 
-# ---------------------------------------------------------------- generators
-
-
 def several(rng: Any) -> list[Array]:
     return [
         rng.standard_normal(4),
@@ -222,9 +213,6 @@ def test_draws_for_all_nodes_are_those_of_each_stream(way: str, monkeypatch: pyt
             for k, node in enumerate(range(3, 6)):
                 for a, b in zip(drawn, several(Streams("custom").at(seed, node, t)), strict=True):
                     np.testing.assert_array_equal(a[s, k], b)
-
-
-# ---------------------------------------------------------------- losses that torch differentiates
 
 
 @pytest.mark.parametrize(("loss", "batched"), [(node_loss, False), (batched_loss, True)])
@@ -264,9 +252,6 @@ def test_the_fingerprint_is_that_of_the_user_or_has_the_names_of_functions_and_t
 def test_mistakes_in_a_loss_get_one_line(loss: Callable[..., Any], batched: bool, message: str) -> None:
     with pytest.raises(InputError, match=message):
         dnasa.solve(Custom.from_loss(loss, np.zeros(DIM), batched=batched), GRAPH, steps=2)
-
-
-# ---------------------------------------------------------------- metrics
 
 
 def test_evaluate_adds_metrics_to_the_history() -> None:

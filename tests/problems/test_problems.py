@@ -50,9 +50,6 @@ PROBLEMS = {
 }
 
 
-# ---------------------------------------------------------------- the protocol
-
-
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_weights_weigh_the_nodes_and_not_the_test(name: str) -> None:
     problem = PROBLEMS[name]()
@@ -83,9 +80,6 @@ def test_the_remaining_nodes_evaluate_all_test_rows() -> None:
         np.testing.assert_allclose((first[key] + second[key]) / 2, before[key], rtol=1e-10)
 
 
-# ---------------------------------------------------------------- fingerprints
-
-
 def test_processes_with_different_shards_agree_on_the_fingerprint() -> None:
     whole = classification()
     first, rest = classification(held=[0]), classification(held=[1, 2, 3])
@@ -111,9 +105,6 @@ def test_other_test_data_or_another_network_changes_the_fingerprint() -> None:
     assert classification().fingerprint != classification(change=70).fingerprint
     assert classification().fingerprint != classification(model=relu).fingerprint
     assert classification().fingerprint != classification(nodes=3).fingerprint
-
-
-# ---------------------------------------------------------------- a user's mistakes
 
 
 def gradient_of(returned: Any, start: Array | None = None) -> Array:
@@ -197,18 +188,12 @@ def test_robust_regression_refuses_what_it_cannot_divide(given: dict[str, Any]) 
         RobustRegression(**given)
 
 
-# ---------------------------------------------------------------- least squares
-
-
 def test_least_squares_has_no_test_loss_in_large_dimensions() -> None:
     problem = LeastSquares(dim=10_000)
     x = np.zeros((1, 1, 2, 10_000))
     assert np.isfinite(problem.gradient(x, range(2), [0], 0)).all()
     assert problem.evaluate(x[:, :, 0], range(2)).keys() == {"train_loss", "gradient"}
     assert LeastSquares(dim=50).evaluate(x[:, :, 0, :50], range(2)).keys() == {"train_loss", "test_loss", "gradient"}
-
-
-# ---------------------------------------------------------------- problems of one's own
 
 
 class Minimal(Problem):

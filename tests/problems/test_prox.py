@@ -30,9 +30,6 @@ def quadratic(operator: Prox | None, **options: Any) -> Custom:
     return Custom(gradient, np.full(DIM, 2.0), batched=True, prox=operator, **options)
 
 
-# ---------------------------------------------------------------- operators
-
-
 def objective(y: Array, x: Array, step: float, h: Callable[[Array], Any]) -> Any:
     return h(y) + ((y - x) ** 2).sum() / (2 * step)
 
@@ -78,9 +75,6 @@ def test_operators_work_on_all_nodes_and_in_torch(operator: Callable[..., Any]) 
 def test_impossible_operators_are_refused(make: Callable[..., Any]) -> None:
     with pytest.raises(InputError):
         make()
-
-
-# ---------------------------------------------------------------- rules
 
 
 def soft_threshold(x: Array, step: Any) -> Array:
@@ -129,12 +123,7 @@ def lasso_gradient(x: Array, nodes: Array, rngs: Any) -> Array:
 
 @pytest.mark.parametrize(
     ("name", "options", "accuracy"),
-    [
-        ("dsgt:constant", {"eta": 0.1}, 1e-6),
-        ("dasagt:constant", {"eta": 0.05}, 1e-6),
-        ("dnasa", {}, 2e-3),
-        (None, {}, 1e-6),
-    ],
+    [("dsgt:constant", {"eta": 0.1}, 1e-6), ("dasagt:constant", {"eta": 0.05}, 1e-6), ("dnasa", {}, 2e-3), (None, {}, 1e-6)],
 )
 def test_lasso_reaches_the_solution_of_scikit_learn(name: str | None, options: dict[str, Any], accuracy: float) -> None:
     exact = Lasso(alpha=0.2, fit_intercept=False, tol=1e-12).fit(INPUTS.reshape(-1, 10), LABELS.ravel()).coef_
@@ -148,9 +137,6 @@ def test_lasso_reaches_the_solution_of_scikit_learn(name: str | None, options: d
     last = result.history.iloc[-1]
     assert last.grad_norm < 10 * accuracy  # of the gradient mapping: the gradient of f itself is not 0
     assert np.linalg.norm(np.mean([full(exact, i) for i in range(NODES)], axis=0)) > 0.2
-
-
-# ---------------------------------------------------------------- mistakes
 
 
 def test_rules_without_a_proximal_step_are_refused_by_name() -> None:

@@ -48,9 +48,6 @@ def start() -> Array:
     return np.tile(START, (NODES, 1))
 
 
-# ---------------------------------------------------------------- decent-bench
-
-
 def exact_diffusion(gradient: Gradient) -> list[Array]:
     """team-decent/decent-bench, ED: it mixes with (I + W) / 2, which is W here."""
     x, out = start(), []
@@ -60,9 +57,6 @@ def exact_diffusion(gradient: Gradient) -> list[Array]:
         y, y_new = y_new, x - ETA * gradient(x, k + 1)
         out.append(x)
     return out
-
-
-# ---------------------------------------------------------------- authors' repositories
 
 
 def adam(gradient: Gradient, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> list[Array]:
@@ -150,8 +144,6 @@ def of_each_tensor(y: Array) -> Array:
         X = 3.4445 * X + (-4.775 * A + 2.0315 * A @ A) @ X
     return np.concatenate([X.ravel(), y[4:] / np.linalg.norm(y[4:])])
 
-
-# ---------------------------------------------------------------- comparisons
 
 CONSTANT: Any = schedules.constant(ETA)
 AVERAGED = (schedules.constant(0.2 * ETA), schedules.constant(0.2))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from test_resume import run
+from command_line import run
 
 import dnasa
 from dnasa.core import InputError

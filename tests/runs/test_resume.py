@@ -1,6 +1,5 @@
 """Interrupted, killed and damaged runs: exact resume, and clear errors."""
 
-import io
 import json
 import os
 import re
@@ -8,20 +7,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import run, succeed
 from conftest import needs_mpi
-from launching import ENVIRONMENT, PATIENCE, free_port, has_lines, launch, wait_until
+from launching import ENVIRONMENT, PATIENCE, free_port, has_lines, launch, stdout_of, wait_until
 
-from dnasa import cli, topology
+from dnasa import topology
 from dnasa.channels import faulty
 from dnasa.core import Array, InputError, Interrupted, RunError
 from dnasa.engine.loop import solve
@@ -31,20 +29,6 @@ from dnasa.runs import checkpoints
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Record
 from dnasa.runs.result import Result
-
-
-def run(*words: object, cwd: Path | str = ".") -> SimpleNamespace:
-    """The command line in this process, which is faster than a subprocess."""
-    out, errors = io.StringIO(), io.StringIO()
-    cli.running.engine, cli.console.quiet = "simulated", False
-    with redirect_stdout(out), redirect_stderr(errors), chdir(cwd), mock.patch("sys.argv", ["dnasa", *map(str, words)]):
-        code: Any = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code or 0
-    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=errors.getvalue())
-
 
 TRAIN = "train --problem least_squares --nodes 4 --steps 400 --evaluate 50".split()
 
@@ -115,9 +99,6 @@ def fail_at(t: int, folder: Path, **more: Any) -> None:
     saved: Any = {"folder": folder, "record": Record(checkpoint_every=10)}
     with pytest.raises(Stop):
         solve(Stopping(t), topology.ring(4), steps=60, evaluate=15, **saved | more)
-
-
-# ---------------------------------------------------------------- resume
 
 
 @pytest.mark.parametrize("at", [3, 10, 11, 29, 59])
@@ -211,9 +192,6 @@ def test_another_run_is_not_taken_for_the_saved_one(tmp_path: Path) -> None:
     np.testing.assert_array_equal(small(tmp_path / "a", resume=True).x, small().x)
 
 
-# ---------------------------------------------------------------- other processes
-
-
 @pytest.mark.long
 @needs_mpi
 @pytest.mark.xdist_group("processes")
@@ -228,8 +206,8 @@ def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path: Path) -> None
     steps += "except Stop: pass"
     (tmp_path / "resume.py").write_text(steps)
     for engine, processes, at in (("mpi", 2, 47), ("torch", 4, 57)):
-        done = launch(engine, processes, tmp_path / "resume.py", os.path.dirname(__file__), tmp_path / "a", at)
-        assert done.returncode == 0, done.stderr[-1500:]
+        stdout_of(launch(engine, processes, tmp_path / "resume.py", os.path.dirname(__file__), tmp_path / "a", at))
+
     np.testing.assert_allclose(small(tmp_path / "a", resume=True).x, small().x, rtol=0, atol=1e-12)
     log = (tmp_path / "a" / "log.txt").read_text()
     assert re.findall(r"Resumed from the checkpoint of step (\d+)", log) == ["30", "40", "50"]
@@ -250,10 +228,9 @@ def test_torchrun_restarts_from_the_newest_checkpoint(tmp_path: Path) -> None:
         "LeastSquares.gradient = gradient; cli.main()"
     )
     words = [*TRAIN, "--timeout", "60", "--checkpoint-every", "50", "--out", tmp_path / "a"]
-    done = launch("torch", 2, "--max-restarts", 2, script, *words)
-    assert done.returncode == 0, done.stderr[-2000:]
+    stdout_of(launch("torch", 2, "--max-restarts", 2, script, *words))
     assert "Resumed from the checkpoint of step 150." in (tmp_path / "a" / "log.txt").read_text()
-    assert run(*TRAIN, "--out", tmp_path / "uninterrupted").returncode == 0
+    succeed(*TRAIN, "--out", tmp_path / "uninterrupted")
     np.testing.assert_allclose(Result.load(tmp_path / "a").x, Result.load(tmp_path / "uninterrupted").x, rtol=0, atol=1e-12)
 
 
@@ -299,5 +276,5 @@ def test_an_elastic_job_continues_exactly_when_a_machine_joins_and_when_one_leav
         wait_until(partial(resumed, 2), first)
         quick.touch()
         assert (second.wait(PATIENCE) != 0, first.wait(PATIENCE)) == (True, 0)
-    assert run(*TRAIN, "--out", tmp_path / "uninterrupted").returncode == 0
+    succeed(*TRAIN, "--out", tmp_path / "uninterrupted")
     np.testing.assert_allclose(Result.load(out).x, Result.load(tmp_path / "uninterrupted").x, rtol=0, atol=1e-12)

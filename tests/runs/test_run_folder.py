@@ -5,7 +5,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from test_resume import TRAIN, fail_at, history, run, small
+from command_line import refused, run, succeed
+from test_resume import TRAIN, fail_at, history, small
 
 from dnasa.core import InputError
 from dnasa.runs import own_files
@@ -15,12 +16,9 @@ from dnasa.runs.session import Session
 
 def test_an_existing_run_is_replaced_only_with_force(tmp_path: Path) -> None:
     small(tmp_path / "a", steps=20)
-    done = run(*TRAIN, "--out", tmp_path / "a")
-    assert done.returncode == 2
-    assert "holds a run already: choose another folder, or replace it with --force." in done.stderr
+    assert "holds a run already: choose another folder, or replace it with --force." in refused(*TRAIN, "--out", tmp_path / "a")
     assert history(tmp_path / "a").step.tolist() == [0, 15, 20]
-    forced = run(*TRAIN, "--out", tmp_path / "a", "--force")
-    assert forced.returncode == 0, forced.stderr
+    succeed(*TRAIN, "--out", tmp_path / "a", "--force")
     assert history(tmp_path / "a").step.iloc[-1] == 400
 
 
@@ -39,19 +37,17 @@ def test_a_folder_in_use_is_locked_and_shown_as_running(tmp_path: Path) -> None:
 
 def test_runs_and_report_show_all_runs(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 1)):
-        assert run(*TRAIN, "--seed", seed, "--out", tmp_path / "runs" / name).returncode == 0
+        succeed(*TRAIN, "--seed", seed, "--out", tmp_path / "runs" / name)
     fail_at(33, tmp_path / "runs" / "c")
     (tmp_path / "runs" / "d").mkdir()
     (tmp_path / "runs" / "d" / "config.json").write_text("{")
-    table = run("runs", cwd=tmp_path)
-    assert table.returncode == 0, table.stderr
+    table = succeed("runs", cwd=tmp_path)
     for word in ("dnasa", "least_squares", "done", "failed", "damaged", "400 / 400", "33 / -"):
         assert word in table.stdout
-    report = run("report", "runs/a", cwd=tmp_path)
-    assert report.returncode == 0, report.stderr
+    report = succeed("report", "runs/a", cwd=tmp_path)
     assert "grad norm" in report.stdout
-    assert run("report", "runs/c", cwd=tmp_path).returncode == 2
-    assert run("runs", "nowhere", cwd=tmp_path).returncode == 2
+    refused("report", "runs/c", cwd=tmp_path)
+    refused("runs", "nowhere", cwd=tmp_path)
 
 
 def test_a_killed_run_shows_the_step_of_its_newest_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,20 +95,17 @@ def test_readers_never_make_a_start_fail(tmp_path: Path) -> None:
 def test_resume_draws_what_a_run_killed_at_its_end_did_not(command: str, tmp_path: Path) -> None:
     words = f"{command} --problem least_squares --nodes 4 --steps 20".split()
     words += ["--rules", "dsgd,dnasa", "--etas", "0.001,0.01"] if command == "compare" else []
-    assert run(*words, "--out", tmp_path / "a").returncode == 0
+    succeed(*words, "--out", tmp_path / "a")
     written = {"train": ["history.png"], "compare": ["curves.png", "stepsizes.png", "curves.csv", "table.csv"]}[command]
     before = history(tmp_path / "a")
     for file in (tmp_path / "a" / name for name in written):
         content = file.read_bytes()
         file.unlink()
-        done = run("resume", tmp_path / "a")
-        assert done.returncode == 0, done.stderr
+        done = succeed("resume", tmp_path / "a")
         assert file.name in done.stdout
         assert file.read_bytes() == content
     assert history(tmp_path / "a").equals(before)
-    again = run("resume", tmp_path / "a")
-    assert again.returncode == 2
-    assert "is done: to train longer, start a new run with more --steps" in again.stderr
+    assert "is done: to train longer, start a new run with more --steps" in refused("resume", tmp_path / "a")
 
 
 ODD_FOLDERS = {
@@ -140,8 +133,7 @@ def test_odd_folders_do_not_break_the_table_of_runs(tmp_path: Path) -> None:
     (tmp_path / "folders" / "config.json").mkdir(parents=True)
     (tmp_path / "pipe").mkdir()
     os.mkfifo(tmp_path / "pipe" / "config.json")
-    table = run("runs", tmp_path)
-    assert table.returncode == 0, table.stderr
+    table = succeed("runs", tmp_path)
     for name in ("good", "folders", "pipe", *ODD_FOLDERS):
         assert f"│ {name} " in table.stdout
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import succeed
 from launching import BIN, FORKS, PATIENCE, has_lines, run_as_main, wait_for, wait_until
 from local_sites import write_sites
-from test_resume import run
 
 OPTIONS = "train --problem least_squares --topology ring --steps 20".split()
 
@@ -61,8 +61,7 @@ def test_every_site_logs_who_connected_and_audits_what_it_sent(tmp_path: Path) -
             counts = [line.get("wire_bytes", -line.get("bytes", 0)) for line in lines if line["to"] == other]
             assert 0 < sum(counts) < 100_000  # headers and TLS, and what is sent to all
         assert events[-1]["event"] == "ended"
-    dry = run(*OPTIONS, "--sites", files[1], "--dry-run")
-    assert dry.returncode == 0, dry.stderr
+    dry = succeed(*OPTIONS, "--sites", files[1], "--dry-run")
     lines = [line for line in audit(files[1]) if line["kind"] == "exchange"]
     sent = sum(line["bytes"] for line in lines if line["to"] == "berlin")
     assert any("berlin" in line and f"{sent:,}" in line for line in dry.stdout.splitlines())

@@ -293,8 +293,6 @@ def check_recovery(world: Simulation) -> None:
 
 
 # ---------------------------------------------------------------- schedules that once split or stopped a run
-
-
 def began(sites: int, timeout: float = 5.0) -> Simulation:
     world = Simulation(sites, 1, timeout, delays=(0.01, 0.05))
     world.run(5)

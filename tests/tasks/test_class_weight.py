@@ -7,17 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from command_line import succeed
 from sklearn.metrics import recall_score
 from sklearn.utils.class_weight import compute_class_weight
-from test_data_command import Run, run
 from test_shards import frames, in_processes, write
 
 from dnasa import data
 from dnasa.core import InputError
 from dnasa.sklearn import DecentralizedClassifier
 from dnasa.tasks import tasks
-
-__all__ = ["run"]  # the fixture
 
 
 def rare(rows: int = 600) -> tuple[np.ndarray, np.ndarray]:
@@ -72,7 +70,7 @@ def losses(problem: Any, point: torch.Tensor, inputs: Any, labels: Any, weights:
     return torch.nn.functional.cross_entropy(outputs, torch.as_tensor(labels), weights, reduction="none")
 
 
-def test_a_rare_class_is_recognized_with_balanced_weights(tmp_path: Path, run: Run) -> None:
+def test_a_rare_class_is_recognized_with_balanced_weights(tmp_path: Path) -> None:
     x, y = rare()
     options: Any = {"model": "linear", "steps": 300, "nodes": 3, "random_state": 0}
     recalls = [
@@ -83,8 +81,8 @@ def test_a_rare_class_is_recognized_with_balanced_weights(tmp_path: Path, run: R
     assert recalls[1] > 0.5
     np.savez(tmp_path / "x.npz", inputs=x, labels=y)
     words = ["--data", tmp_path / "x.npz", "--class-weight", "balanced", "--model", "linear", "--nodes", 3]
-    assert run("train", *words, "--steps", 300, "--out", tmp_path / "run")[0] == 0
-    assert run("report", tmp_path / "run", "--html", "--threshold", 0.5)[0] == 0
+    succeed("train", *words, "--steps", 300, "--out", tmp_path / "run")
+    succeed("report", tmp_path / "run", "--html", "--threshold", 0.5)
     found = pd.read_csv(tmp_path / "run" / "report.csv").set_index("measure").value
     assert found["specificity"] > 0.6, "the event is 'well'"
 

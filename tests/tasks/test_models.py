@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import refused, succeed
 from numpy.typing import DTypeLike
-from test_cli import refused
-from test_resume import run
 
 from dnasa.cli import app
 from dnasa.core import InputError
@@ -107,8 +106,7 @@ def test_a_file_without_a_network_is_refused(name: str, words: str, own: Path) -
 
 
 def test_the_file_of_a_network_is_stored_as_an_absolute_path_and_announced(own: Path) -> None:
-    done = run(*"train --model own.py:make --nodes 2 --steps 4 --out a".split(), cwd=own.parent)
-    assert done.returncode == 0, done.stderr
+    done = succeed(*"train --model own.py:make --nodes 2 --steps 4 --out a".split(), cwd=own.parent)
     assert done.stderr == f"Executing {own} for its model.\n"
     assert json.loads((own.parent / "a" / "config.json").read_text())["options"]["model"] == f"{own}:make"
 
@@ -154,10 +152,8 @@ def test_a_model_that_does_not_fit_is_refused(model: str, given: Dataset, words:
         ("train --data FILE --model gpt:1,12,16 --partition by_label", "use the partition iid or contiguous"),
     ],
 )
-def test_wrong_models_get_one_clear_line(
-    words: str, message: str, text: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert message in refused([text if word == "FILE" else word for word in words.split()], monkeypatch, capfd)
+def test_wrong_models_get_one_clear_line(words: str, message: str, text: Path) -> None:
+    assert message in refused(*[text if word == "FILE" else word for word in words.split()])
 
 
 def test_the_division_of_a_text_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,9 +104,6 @@ def test_push_sum_weighs_an_x_that_is_mixed_in_a_later_exchange() -> None:
     assert late.history.bytes.tolist() == plain.history.bytes.tolist()
 
 
-# ---------------------------------------------------------------- what rules need
-
-
 UNBALANCED = topology.from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (0, 3)]))
 
 

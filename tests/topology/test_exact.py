@@ -151,9 +151,6 @@ def test_weights_of_an_exact_graph_are_its_own() -> None:
         topology.exact(0)
 
 
-# ---------------------------------------------------------------- the graph where none is named
-
-
 def test_the_default_graph_is_exact() -> None:
     fixed = ("d2", "edm", "extra", "kgt")
     assert topology.graphs.default_name(8, [example(name) for name in rules.RULES if name not in fixed])[0] == "exact"

@@ -237,9 +237,6 @@ def test_a_bad_changing_topology_is_refused(parts: Callable[..., Any], words: st
         topology.changing(parts())
 
 
-# ---------------------------------------------------------------- the same graph, the same W
-
-
 def test_a_fingerprint_names_the_graph_and_its_weights() -> None:
     ring = topology.ring(8)
     assert ring.fingerprint.startswith("ring 8 nodes ")

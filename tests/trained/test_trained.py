@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from command_line import refused
 from safetensors.numpy import load_file
-from test_cli import refused
 from thread_network import run_threads
 
 import dnasa
@@ -106,8 +106,6 @@ def test_the_accuracy_of_the_most_frequent_class_is_next_to_every_accuracy(
 
 
 # ---------------------------------------------------------------- predict
-
-
 def test_a_model_predicts_classes_and_values(home: Path) -> None:
     rows = table()
     model = dnasa.load(home / "classification")
@@ -187,9 +185,7 @@ def test_a_folder_of_images_is_predicted_by_file(tmp_path: Path) -> None:
         model.predict(rows / 255)
 
 
-def test_what_cannot_be_predicted_gets_one_clear_line(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_predicted_gets_one_clear_line(home: Path, tmp_path: Path) -> None:
     table()[["value"]].to_csv(tmp_path / "fewer.csv", index=False)
     for words, message in [
         ((home / "classification", tmp_path / "fewer.csv"), "There is no column 'a'"),
@@ -197,24 +193,20 @@ def test_what_cannot_be_predicted_gets_one_clear_line(
         ((home / "classification", home), "holds no images, or the model takes none"),
         ((tmp_path, tmp_path / "fewer.csv"), "holds no trained model"),
     ]:
-        assert message in refused(["predict", *words], monkeypatch, capfd)
+        assert message in refused("predict", *words)
 
 
-def test_a_model_of_a_text_is_saved_and_predicts_no_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_of_a_text_is_saved_and_predicts_no_rows(tmp_path: Path) -> None:
     (tmp_path / "my.txt").write_text("to be or not to be, that is the question. " * 20)
     options = "--model gpt:1,6,8 --nodes 2 --steps 1 --batch 1"
     run(*f"train --data {tmp_path}/my.txt {options} --out {tmp_path}/a".split())
     model = dnasa.load(tmp_path / "a")
     assert "".join(model.classes) == "".join(sorted({*"to be or not to be, that is the question. "}))
     assert model.to_torch()(torch.zeros(2, 8, dtype=torch.long)).shape == (2, 8, len(model.classes))
-    assert "continues a text" in refused(["predict", tmp_path / "a", tmp_path / "my.txt"], monkeypatch, capfd)
+    assert "continues a text" in refused("predict", tmp_path / "a", tmp_path / "my.txt")
 
 
 # ---------------------------------------------------------------- the saved model
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_the_torch_module_scales_by_itself(task: str, home: Path) -> None:
     model = dnasa.load(home / task)
@@ -314,15 +306,13 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damaged_models_get_one_clear_line(
-    name: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_models_get_one_clear_line(name: str, home: Path, tmp_path: Path) -> None:
     folder, (file, content) = tmp_path / "a", DAMAGE[name]
     shutil.copytree(home / "classification", folder)
     about = json.loads((folder / "model.json").read_text()) | {"model": "mlp:999999,999999"}
     (folder / file).write_text(content or json.dumps(about))
     words = ["predict", folder, home / "classification.csv"]
-    assert "model" in refused(words, monkeypatch, capfd)
+    assert "model" in refused(*words)
 
 
 def test_a_run_killed_before_its_model_was_written_gets_it_when_resumed(
@@ -345,8 +335,6 @@ def test_a_new_run_replaces_the_model_of_the_old_one(copied: Path) -> None:
 
 
 # ---------------------------------------------------------------- tests of the model
-
-
 @pytest.mark.parametrize(("min_count", "near"), [(1, 0.002), (5, 0.005)])
 def test_the_results_of_a_binary_model_are_those_of_single_rows(min_count: int, near: float) -> None:
     """From cells of one row they are those of scikit-learn and statsmodels but for the grid, from cells of five nearly."""
@@ -497,8 +485,6 @@ def test_a_damaged_evaluation_gets_one_clear_line(change: dict[str, Any], home: 
 
 
 # ---------------------------------------------------------------- export, processes
-
-
 @pytest.mark.parametrize("task", [pytest.param("regression", marks=pytest.mark.long), "own"])
 @pytest.mark.filterwarnings("ignore:.*rows have")
 def test_the_exported_model_predicts_raw_rows_as_ours_does(
