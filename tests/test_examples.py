@@ -67,9 +67,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_an_example_runs_and_draws(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_examples_draw(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     steps, pattern, bound = SHORT[name]
     monkeypatch.syspath_prepend(EXAMPLES)
     example = importlib.import_module(name)

@@ -73,9 +73,7 @@ def test_streams_hashed_together_equal_those_hashed_one_by_one(rounded: bool) ->
 @pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(3, 7), (1,), (40, 30)])
-def test_normal_numbers_are_the_same_without_a_compiler(
-    dtype: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_normals_are_the_same_without_a_compiler(dtype: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn() -> Array:
         return Normals("test", shape, np.dtype(dtype)).at([4, 2**40], range(3, 6), 1000)
 

@@ -131,9 +131,7 @@ def test_code_that_a_file_names_is_executed_if_the_user_names_it_too(command: st
     assert "names." not in done.stderr
 
 
-def test_code_named_on_the_command_line_is_executed_again_after_a_restart_of_torchrun(
-    begun: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_on_the_command_line_runs_again_after_a_restart(begun: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     words = f"train --data {home}/rows.csv --target kind --nodes 2 --steps 2 --rule doubled --eta 0.1 --out run".split()
     succeed(*words, "--plugin", begun / "rules.py", "--model", f"{begun / 'net.py'}:make", cwd=home)
@@ -209,7 +207,7 @@ def test_a_pickle_in_an_array_is_not_loaded(begun: Path, home: Path) -> None:
     for name in ("x.safetensors", "model.safetensors"):
         (home / "trained" / name).write_bytes(pickle.dumps(bomb))
     for words in ("report trained", "predict trained rows.csv --trust"):
-        refused(*words.split(), cwd=home)
+        assert run(*words.split(), cwd=home).returncode == 2
     assert not (home / "exploded").exists()
 
 

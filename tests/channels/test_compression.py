@@ -44,9 +44,7 @@ def solve(compress: Any = None, network: Any = None, **options: Any) -> Result:
 @every_codec
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("width", [1, 5, 256, 257, 600])
-def test_a_payload_has_the_bytes_it_says_and_is_closer_than_nothing(
-    codec: Codec, width: int, dtype: type[np.floating[Any]]
-) -> None:
+def test_a_payload_has_the_bytes_it_says_and_brings_closer(codec: Codec, width: int, dtype: type[np.floating[Any]]) -> None:
     a = rows(width, dtype)
     payload = codec.encode(a, 3)
     arrived = codec.decode(payload, a, 3)

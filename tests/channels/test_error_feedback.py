@@ -57,9 +57,7 @@ def test_an_exchange_is_that_of_the_twin(bits: int) -> None:
         y = x + 0.1 * rng.standard_normal(y.shape)
 
 
-def test_processes_have_the_simulators_iterates_check_what_arrives_and_send_what_is_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_have_the_simulators_iterates_and_check_and_count_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     inspected: list[str] = []
     monkeypatch.setattr(
         ThreadTransport, "inspect", lambda self, peer, arrived, own: inspected.extend(str(a.dtype) for a in (*arrived, *own))

@@ -168,9 +168,7 @@ def test_numpy_and_torch_give_the_same_bits(bits: int) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("width", [1, 31, 32, 33, 70, 20_001])
 @both
-def test_compiled_kernels_give_the_same_bits(
-    bits: int, width: int, dtype: type[np.floating[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_give_equal_bits(bits: int, width: int, dtype: type[np.floating[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     shape, sizes, spreads = (5, 3, width), np.array([1, 1e-30, 1e30, 1, 1]), np.array([0, 1, 5, 30, 0])
     with np.errstate(over="ignore"):

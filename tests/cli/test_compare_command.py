@@ -99,9 +99,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_same_comparison_again_draws_its_runs_in_other_formats(
-    extended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_command_draws_runs_in_other_formats(extended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [*LEAST, "--out", shutil.copytree(extended, tmp_path / "a")]
     before = (tmp_path / "a" / "history.csv").read_bytes()
     monkeypatch.setattr(grid, "solve", None)  # nothing is run
@@ -211,11 +209,12 @@ def test_a_comparison_resumes_wherever_it_was_stopped(lost: str, extended: Path,
             shutil.rmtree(part / name)
         (part / names[1] / "status.json").write_text(json.dumps({"state": "running", "step": 3, "steps": 20}))
     grid = (part / "history.csv").read_bytes()
-    succeed("resume", part)
+    resumed = succeed("resume", part)
     assert (part / "history.csv").read_bytes() == grid
     for name in names:
         assert without_seconds(part / name).equals(without_seconds(whole / name))
-    for name in ("curves.csv", "stepsizes.csv", "table.csv"):
+    for name in ("curves.csv", "curves.png", "stepsizes.csv", "stepsizes.png", "table.csv"):
+        assert name in resumed.stdout
         assert (part / name).read_bytes() == (whole / name).read_bytes()
     assert "to train longer, start a new run" in refused("resume", part)
 

@@ -97,9 +97,7 @@ def interrupted(stored: Path, tmp_path: Path) -> Callable[..., Path]:
         ("topology", {"name": "ring"}),
     ],
 )
-def test_a_config_holds_only_stored_options_of_the_right_type(
-    name: str, value: Any, interrupted: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_config_holds_stored_options_alone(name: str, value: Any, interrupted: Callable[..., Path], tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("untouched")
     places = {"elsewhere": elsewhere, "config": tmp_path / "a" / "config.json"}

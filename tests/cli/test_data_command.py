@@ -57,9 +57,7 @@ def test_the_nodes_files_are_compared(tmp_path: Path) -> None:
     refused("data", "digits", "--shard-dir", folder)
 
 
-def test_a_process_among_several_does_not_count_the_nodes_by_its_own_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_of_several_processes_does_not_count_nodes_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its machine may have no others."""
     words = ("data", "--shard-dir", write(tmp_path / "clinics", frames()[:1]), "--target", "kind")
     succeed(*words)

@@ -280,7 +280,8 @@ def test_damaged_files_are_refused(home: Path, name: str, content: dict[str, byt
         data.load(name)
 
 
-@pytest.mark.skipif(not (REAL / "mnist").is_dir(), reason="needs $DNASA_DATA")
+@pytest.mark.long
+@pytest.mark.skipif(not (REAL / "cifar10").is_dir(), reason="needs $DNASA_DATA")
 def test_the_real_files_have_their_known_sizes() -> None:
     mnist, a9a, covertype = (data.load(name) for name in ("mnist", "a9a", "covertype"))
     assert mnist.inputs.shape == (60_000, 1, 28, 28)
@@ -292,11 +293,6 @@ def test_the_real_files_have_their_known_sizes() -> None:
     assert len(covertype.labels) + len(covertype.test_labels) == 92_962
     share = (covertype.labels.sum() + covertype.test_labels.sum()) / 92_962
     assert share == pytest.approx(0.4876, abs=1e-4)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not (REAL / "cifar10").is_dir(), reason="needs $DNASA_DATA")
-def test_the_real_images_and_texts_have_their_known_sizes() -> None:
     cifar10, text, code = data.load("cifar10"), data.load("shakespeare"), data.load("code", context=512)
     assert [(site.name, site.rows) for site in code.sites][:2] == [("c", 4_491_169 - 512), ("docs", 4_491_169 - 512)]
     assert (code.classes, code.inputs.dtype.name, code.test_inputs.shape) == (8192, "uint16", (8 * 64, 512))

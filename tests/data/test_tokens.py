@@ -107,9 +107,7 @@ def test_a_wrong_folder_of_texts_gets_one_line(change: Callable[[Path], object],
         data.load(texts, context=8, text=True)
 
 
-def test_the_nodes_of_a_run_are_those_of_the_tokens(
-    file: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_have_the_nodes_of_tokens(file: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["train", "--data", str(file), "--model", "gpt:1,64,8", "--steps", "2", "--batch", "2"]
     app([*words, "--out", str(file.parent / "run")], standalone_mode=False)
     assert "my.npz, by_node: 3 nodes" in " ".join(capfd.readouterr().out.split())

@@ -164,9 +164,7 @@ VIEWS: dict[str, Callable[[Array], Array]] = {  # f = |x|^2/2 has the gradient x
 
 @in_c
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_gradient_that_is_a_view_of_x_is_read_before_the_step_changes_it(
-    view: str, name: str, arrays: Callable[..., Array]
-) -> None:
+def test_a_gradient_that_is_a_view_of_x_is_read_before_x_changes(view: str, name: str, arrays: Callable[..., Array]) -> None:
     start = arrays((4, 4))
     run, copied = (started(name, RULES["dnasa"](4, 4), ring(4), start) for _ in range(2))
     for t in range(5):
@@ -277,7 +275,7 @@ def test_rules_side_by_side_each_take_their_fast_path_and_are_the_plain_rules(mo
 
 @in_c
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_adanasas_messages_in_one_pass_are_the_rules_and_leave_the_state_as_it_was(
+def test_adanasas_fused_messages_are_the_rules_and_keep_the_state(
     name: str, decay: float, arrays: Callable[..., Array]
 ) -> None:
     x, rule = arrays((2, 3, 700)), adanasa(3, 700)

@@ -255,9 +255,7 @@ WORDS = np.arange(12, dtype=np.uint64)
         (WORDS, np.empty((5, 3, 2)), HUGE, 5, True),
     ],
 )
-def test_normals_refuses_arrays_of_another_size_or_type(
-    words: Array, out: Any, streams: int, length: int, is_double: bool
-) -> None:
+def test_normals_refuses_arrays_that_do_not_fit(words: Array, out: Any, streams: int, length: int, is_double: bool) -> None:
     with pytest.raises(ValueError, match=r"words|out"):
         compiled.normals(words, out, streams, length, is_double)
 

@@ -26,7 +26,7 @@ from dnasa.optim.flat import local
 from dnasa.rules.weight_decay import with_weight_decay
 
 vars(import_module("dnasa.rules.adanasa"))["SHORTEST"] = 64  # so that a small matrix is a hidden one
-SITES, STEPS, SAVED, ROWS, DECAY = 2, 12, 6, 12, 0.01
+SITES, STEPS, SAVED, ROWS, DECAY = 2, 8, 4, 12, 0.01
 RULES: dict[str, Any] = {
     "adanasa": {"steps": STEPS, "weight_decay": DECAY},
     "dnasa": {"weight_decay": DECAY},

@@ -281,9 +281,7 @@ def test_a_text_that_cannot_be_read_names_its_site(text: str) -> None:
             reader()
 
 
-def test_a_site_that_is_revoked_during_the_run_is_refused_and_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_site_that_is_revoked_during_a_run_is_refused_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dnasa.sites")
     folder = tmp_path / "keys"
     make_authority(folder)
@@ -456,9 +454,7 @@ def attacked(running: Run, caplog: pytest.LogCaptureFixture) -> Iterator[Run]:
     ],
     ids=["HTTP", "random", "long record", "random hello"],
 )
-def test_whatever_else_than_tls_comes_is_refused_and_logged(
-    attacked: Run, caplog: pytest.LogCaptureFixture, data: bytes
-) -> None:
+def test_whatever_is_not_tls_is_refused_and_logged(attacked: Run, caplog: pytest.LogCaptureFixture, data: bytes) -> None:
     for _ in range(20):
         with socket.create_connection(attacked.address) as connection:
             try:

@@ -1,20 +1,19 @@
 """Real processes: the same answer as the simulator, whatever carries the messages, and nothing hangs."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from conftest import needs_mpi
-from launching import ENVIRONMENT, JOBS, MPIRUN, PATIENCE, launch, launch_script, stdout_of
+from launching import JOBS, launch, launch_script, stdout_of
+from thread_network import run_threads
 
 from dnasa import solve, topology
 from dnasa.core import InputError
 from dnasa.networks.processes import blocks
-from dnasa.problems import LeastSquares
+from dnasa.problems import Custom, LeastSquares
 
 pytestmark = pytest.mark.xdist_group("processes")  # one of these at a time: they need the cores
 JOB = str(JOBS / "distributed_job.py")
@@ -63,13 +62,10 @@ def test_a_process_that_raises_ends_all_with_its_reason(engine: str) -> None:
     assert re.search(r"rank 2: The gradient of node [45] at step \d+ is not finite", done.stderr), done.stderr[-2000:]
 
 
-@needs_mpi
-def test_commands_with_different_settings_end_before_the_first_step() -> None:
-    common = [sys.executable, "-m", "dnasa", "train", "--problem", "least_squares", "--timeout", "120", "--steps"]
-    command = [*MPIRUN, "-n", "1", *common, "5", ":", "-n", "1", *common, "6"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=ENVIRONMENT)
-    assert done.returncode == 2, done.stderr
-    assert "steps is 5 at rank 0 and 6 at rank 1" in done.stderr
+def test_processes_with_different_settings_end_before_the_first_step() -> None:
+    problem = Custom(lambda x, node, rng: pytest.fail("a step was taken"), np.zeros(3), fingerprint="x")
+    with pytest.raises(InputError, match="steps is 5 at rank 0 and 6 at rank 1"):
+        run_threads(topology.ring(2), lambda network: solve(problem, network, "dsgd", eta=0.1, steps=5 + network.rank))
 
 
 @pytest.mark.long

@@ -80,9 +80,7 @@ def test_rounds_with_a_channel_and_on_a_directed_graph_are_powers_of_w(arrays: l
 
 @pytest.mark.parametrize("store", [lambda graph: graph, sparse])
 @pytest.mark.parametrize("kind", [lambda a: a, torch.from_numpy])
-def test_arrays_of_unequal_width_are_mixed_each_by_itself(
-    arrays: list[np.ndarray], store: Callable[..., Any], kind: Callable[..., Any]
-) -> None:
+def test_each_width_is_mixed_by_itself(arrays: list[np.ndarray], store: Callable[..., Any], kind: Callable[..., Any]) -> None:
     graph = topology.exponential(12)
     given = [kind(arrays[0]), kind(arrays[1][..., :1]), kind(arrays[2][..., :3])]
     for mixed, plain in zip(mix(simulated.connect(store(graph)), *given), given, strict=True):

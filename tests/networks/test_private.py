@@ -57,9 +57,7 @@ def test_an_exchange_is_that_of_the_twin_and_scales_follow_the_numbers() -> None
 @pytest.mark.parametrize("channel", [feedback(2), secure_sum()], ids=lambda channel: channel.name)
 @given(st.integers(0, 999), st.floats(-15, 15), st.floats(0, 5), st.sampled_from([1, 3, 4, 5, 6]), st.integers(16, 3000))
 @settings(max_examples=25, deadline=None)
-def test_nodes_agree_and_nothing_is_lost(
-    channel: Channel, seed: int, size: float, spread: float, nodes: int, width: int
-) -> None:
+def test_nodes_agree_and_lose_nothing(channel: Channel, seed: int, size: float, spread: float, nodes: int, width: int) -> None:
     rng, network = np.random.default_rng(seed), simulated.connect(topology.complete(nodes), channel=channel)
     y = 10**size * np.exp(spread * rng.standard_normal((nodes, width))) * rng.standard_normal((nodes, width))
     memory: Memory = ()

@@ -129,9 +129,7 @@ def train_with_one_lost(
     return processes, [opt for opt in in_threads(*works, last) if opt]
 
 
-def test_a_process_that_joins_has_the_model_of_the_first_and_its_frozen_parameters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_joins_has_the_others_model_and_frozen_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With hidden exchanges."""
 
     def frozen() -> list[torch.nn.Parameter]:

@@ -21,9 +21,7 @@ def lines(processes: int, *words: object) -> list[str]:
 
 
 @pytest.mark.parametrize("back", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_sites_of_shards_equal_nodes_of_the_joint_batch_and_go_on_with_another_number_of_ranks(
-    back: bool, tmp_path: Path
-) -> None:
+def test_sites_of_shards_equal_nodes_of_the_joint_batch_and_resume_on_other_ranks(back: bool, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     assert lines(2, "cpu", 1, "", one) == SAME
     assert lines(4, "cpu", 2, one, two) == [*SAME, "half the memory", "skipped", "stopped", "small", "replicated", "refused"]

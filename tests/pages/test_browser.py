@@ -26,7 +26,7 @@ def chromium() -> Iterator[Any]:
 def home(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Path:
     """Two finished runs and the pages of one and of both."""
     folder = tmp_path_factory.mktemp("browser")
-    common = "train --steps 60 --nodes 5 --quiet --out".split()
+    common = "train --steps 20 --nodes 5 --quiet --out".split()
     succeed(*common, folder / "star", "--topology", "star", "--seeds", 2)
     wide = ["--topology", "directed_exponential", "--rule", "sgp", "--eta", 0.1]
     succeed(*common, folder / "directed", *wide)
@@ -43,7 +43,7 @@ def test_a_page_shows_every_part_of_a_run(chromium: Any, home: Path) -> None:
     with opened(chromium, address(home / "star")) as page:
         titles = page.locator("h2").all_inner_texts()
         assert titles == ["Results", "Training", "Curves", "Settings", "Timeline"]
-        assert "done step 60 of 60, digits" in page.locator("header").inner_text()
+        assert "done step 20 of 20, digits" in page.locator("header").inner_text()
         metrics = page.locator(".charts figure").evaluate_all("all => all.map(one => one.dataset.metric)")
         assert {"train_loss", "test_loss", "test_accuracy", "grad_norm", "consensus"} <= {*metrics}
         counts = [int(text or 0) for text in page.locator(".matrix td").all_inner_texts()]

@@ -149,7 +149,7 @@ def solved(network: Network, task: Classification | None = None, **options: Any)
 
 def test_the_noise_of_the_sum_is_enough_for_the_site_that_counts_most_if_one_tells_its_own() -> None:
     def budget(wide: bool, **options: Any) -> Budget:
-        task = problem(shards=[np.arange(10), np.arange(10, 30), np.arange(30, 60)])
+        task = problem(shards=[np.arange(20), np.arange(20, 40), np.arange(40, 50)])
         result = solved(simulated.connect(GRAPH, channel=secure_sum(wide)), task, **options)
         assert task.private_noise is not None
         assert result.settings["privacy"] == str(task.private_noise.budget)
@@ -182,9 +182,7 @@ def at_sites(folder: Path, stop: int = -1, task: Any = problem, shared: bool = F
     return run_threads(GRAPH, work, channel=secure_sum(wide=True) if shared else None, survive=shared)
 
 
-def test_a_resumed_run_is_the_undisturbed_one_and_its_secret_is_gone_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_is_the_undisturbed_one_and_ends_without_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.token_bytes", lambda count: bytes(range(count)))
     whole = at_sites(tmp_path / "whole")
     with pytest.raises(RunError):

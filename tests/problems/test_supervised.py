@@ -192,9 +192,7 @@ def literal_statistics(task: Supervised, data: Dataset, point: torch.Tensor, nod
         ("iid", 40, "batch", False),  # with five rows, a node has at most half of the classes
     ],
 )
-def test_batch_norm_is_warned_about_where_classes_differ_by_more_than_chance(
-    how: str, rows: int, norm: str, warned: bool
-) -> None:
+def test_batch_norm_is_warned_about_where_classes_differ_beyond_chance(how: str, rows: int, norm: str, warned: bool) -> None:
     labels = np.random.default_rng(0).integers(10, size=rows)
     pictures = np.zeros((rows, 1, 2, 2), np.float32)
     data = Dataset("pictures", pictures, labels, pictures[:5], labels[:5])
@@ -249,9 +247,7 @@ def test_evaluation_is_that_of_the_plain_model(name: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("make", "kind"), [(Tied, OneByOne), (lambda: nn.Sequential(nn.Linear(5, 2)), Stacked)])
-def test_an_evaluation_measures_the_test_rows_and_the_same_sample_of_training_rows(
-    make: Any, kind: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluations_measure_test_rows_and_one_training_sample(make: Any, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, shards, loss = table(), np.array_split(np.arange(30), (3, 12)), nn.functional.mse_loss
     task = Supervised(make, loss, rows, shards, BATCH, dtype="float64", train_metrics=15)
     seen, read = list[int](), task.batch_of

@@ -30,9 +30,7 @@ def test_a_number_that_is_found_again_is_ok(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("factor", [1.01, float("nan")])
-def test_a_number_that_differs_fails(
-    factor: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_number_fails(factor: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     one = claim(FAST)
     monkeypatch.setattr(check, "measure", lambda **where: factor * one.published)
     assert not check.main([one])

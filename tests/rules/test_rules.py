@@ -262,9 +262,7 @@ BALANCED: dict[str, Callable[[State], Array]] = {
 
 
 @pytest.mark.parametrize("name", BALANCED)
-def test_what_must_be_zero_on_average_stays_so_and_is_restored_for_the_nodes_that_are_left(
-    name: str, graph: Topology, bumpy: type[Bumpy]
-) -> None:
+def test_what_is_zero_on_average_stays_so_also_for_nodes_that_are_left(name: str, graph: Topology, bumpy: type[Bumpy]) -> None:
     n = graph.nodes
     problem, balance = bumpy(n), BALANCED[name]
     rule = make(name, default_schedules(name, n), problem.start)
@@ -377,9 +375,7 @@ CENTRAL: dict[str, Any] = {  # torch's optimizers; of other rules, the twin with
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 @pytest.mark.parametrize("name", rules.RULES)
-def test_on_the_complete_graph_with_equal_gradients_a_rule_is_its_centralized_counterpart(
-    name: str, n: int, bumpy: type[Bumpy]
-) -> None:
+def test_with_equal_gradients_on_the_complete_graph_a_rule_is_centralized(name: str, n: int, bumpy: type[Bumpy]) -> None:
     problem, eta = bumpy(1), default_schedules(name, n)
     x = problem.start
     decentral = trace(

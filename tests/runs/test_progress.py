@@ -61,9 +61,7 @@ def test_a_comparison_and_a_resumed_run_have_the_same_output_options(tmp_path: P
     assert lines(run("resume", folder, "--log-json"))[-1]["step"] == 20
 
 
-def test_redirected_output_has_a_line_each_minute_unless_quiet(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pipes_get_a_line_each_minute_unless_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     options: Any = {"rule": ["dsgd", "dnasa"], "eta": 0.001, "steps": 40, "evaluate": 10}
     dnasa.solve(PROBLEM, dnasa.topology.ring(4), **options)
     assert capsys.readouterr().err == "", "It took less than a minute."

@@ -142,9 +142,7 @@ def test_ctrl_c_finishes_the_step_and_names_the_command_to_continue(tmp_path: Pa
 
 
 @pytest.mark.parametrize("how", ["truncated", "changed"])
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
-    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_checkpoint_is_reported_and_replaced(how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fail_at(45, tmp_path / "a")
     newest = checkpoints.newest_first(tmp_path / "a" / "checkpoints")[0]
     data = bytearray(newest.read_bytes())
@@ -159,9 +157,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
     assert "Resumed from the checkpoint of step 30." in (tmp_path / "a" / "log.txt").read_text()
 
 
-def test_a_full_disk_ends_the_run_with_a_clear_error_and_leaves_the_last_good_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_a_clear_error_and_leaves_a_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fsync, left = os.fsync, [12]
 
     def full(number: int) -> None:

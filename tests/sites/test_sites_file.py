@@ -45,9 +45,7 @@ def read(home: Path, text: str) -> Sites:
     return read_sites(home / "sites.toml")
 
 
-def test_the_order_numbers_the_sites_and_the_certificate_says_which_is_this_one(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_order_numbers_the_sites_and_the_certificate_names_this_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = [Site("berlin", "berlin.example.org", 7400), Site("paris", "2001:db8::7", 7400), Site("lyon", "", 0)]
     assert read(home, GOOD) == Sites(sites, 0, ("berlin.example.org", 7400), home / "keys/berlin")
     assert [site.reachable for site in sites] == [True, True, False]

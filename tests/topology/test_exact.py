@@ -60,9 +60,7 @@ GRAPHS = ("ring", "path", "star", "torus", "grid", "exponential", "random", "com
 
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(GRAPHS), st.sampled_from([4, 9, 16, 30]), st.integers(2, 9))
-def test_several_rounds_apply_a_polynomial_that_preserves_the_mean_and_mixes_better_than_a_power(
-    name: str, n: int, rounds: int
-) -> None:
+def test_rounds_are_a_polynomial_that_preserves_the_mean_and_mixes_better_than_a_power(name: str, n: int, rounds: int) -> None:
     graph = topology.make(name, n)
     P = product(successive(graph, rounds))
     np.testing.assert_allclose(P.sum(0), 1, atol=1e-8)

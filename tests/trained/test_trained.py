@@ -90,9 +90,7 @@ def last(folder: Path) -> pd.Series:
     return answered(pd.read_csv(folder / "history.csv")).iloc[-1]
 
 
-def test_the_accuracy_of_the_most_frequent_class_is_next_to_every_accuracy(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_accuracy_stands_next_to_that_of_the_most_frequent_class(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     share = rows_of(home, "classification").test_labels.mean()
     share = max(share, 1 - share)
     line = f"Always predicting the most frequent class gives a test accuracy of {100 * share:.2f} %."
@@ -268,9 +266,7 @@ def small_problem() -> tuple[Any, Dataset]:
     return on_shards(data, [np.arange(20), np.arange(20, 40)], model="linear"), data
 
 
-def test_a_network_of_the_users_own_is_loaded_from_its_copy_with_its_batch_norm(
-    home: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_own_model_is_loaded_from_its_copy_with_its_batch_norm(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model, rows = dnasa.load(home / "own", trust=True), dnasa.data.load(str(home / "classification.csv"), "kind")
     assert f"Executing {home / 'own' / 'model.py'}" in capfd.readouterr().err
     accuracy = (model.predict(table()) == table().kind).mean()
@@ -315,9 +311,7 @@ def test_damaged_models_get_one_clear_line(name: str, home: Path, tmp_path: Path
     assert "model" in refused(*words)
 
 
-def test_a_run_killed_before_its_model_was_written_gets_it_when_resumed(
-    copied: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_killed_before_it_wrote_its_model_gets_it_when_resumed(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (copied / "model.json").read_bytes(), load_file(copied / "model.safetensors")
     for name in ("model.json", "model.safetensors", "evaluation.json"):
         (copied / name).unlink()
@@ -443,9 +437,7 @@ def test_the_results_of_a_regression_and_of_classes_are_those_of_scikit_learn(ho
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_report_shows_the_tests_without_the_data(
-    task: str, home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_report_shows_tests_without_data(task: str, home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     shutil.copytree(home / task, tmp_path / "elsewhere")
     run("report", tmp_path / "elsewhere")
     shown = capsys.readouterr().out
@@ -487,9 +479,7 @@ def test_a_damaged_evaluation_gets_one_clear_line(change: dict[str, Any], home: 
 # ---------------------------------------------------------------- export, processes
 @pytest.mark.parametrize("task", [pytest.param("regression", marks=pytest.mark.long), "own"])
 @pytest.mark.filterwarnings("ignore:.*rows have")
-def test_the_exported_model_predicts_raw_rows_as_ours_does(
-    task: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_exported_model_predicts_as_ours(task: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     run("export", home / task, "--onnx", tmp_path / "model.onnx", "--trust")
