@@ -29,6 +29,9 @@ NOTEBOOKS = sorted(ROOT.glob("docs/notebooks/*.ipynb"))
 CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]  # which also names what is gone
 
 
+PROGRAM_PAGES = "comparing extending how-it-works interfaces methods own-model reports your-data your-gradients"
+
+
 def blocks(page: str | Path, language: str) -> list[str]:
     found = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), re.S | re.M)
     return [code for kind, code in found if kind == language]
@@ -37,15 +40,7 @@ def blocks(page: str | Path, language: str) -> list[str]:
 @pytest.mark.docs
 @pytest.mark.parametrize(
     "page",
-    [
-        "README.md",
-        *(
-            f"docs/{name}.md"
-            for name in (
-                "comparing extending how-it-works interfaces methods own-model reports your-data your-gradients"
-            ).split()
-        ),
-    ],
+    ["README.md", *(f"docs/{name}.md" for name in PROGRAM_PAGES.split())],
 )
 def test_the_python_blocks_of_a_page_form_a_program(page: str, tmp_path: Path) -> None:
     program = tmp_path / "page.py"
@@ -232,19 +227,10 @@ def test_the_reference_has_every_public_name(source: Any) -> None:
 
 
 # Packages whose public functions and methods document every parameter.
-PACKAGES = [
-    *("dnasa", "dnasa.channels", "dnasa.comparing", "dnasa.core", "dnasa.data", "dnasa.inference"),
-    *(
-        "dnasa.networks",
-        "dnasa.optim",
-        "dnasa.comparing.plots",
-        "dnasa.problems",
-        "dnasa.problems.prox",
-        "dnasa.reproduce",
-        "dnasa.rules",
-    ),
-    *("dnasa.sklearn", "dnasa.topology", "dnasa.trained"),
-]
+PACKAGES = (
+    "channels comparing comparing.plots core data inference networks optim problems problems.prox reproduce rules sklearn "
+    "topology trained"
+)
 
 
 def public_functions(package: str) -> Iterator[tuple[str, Any]]:
@@ -272,7 +258,7 @@ def documented(docstring: str) -> set[str]:
     return {parameter.name for section in found for parameter in section}
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", ["dnasa", *(f"dnasa.{name}" for name in PACKAGES.split())])
 def test_every_public_function_documents_its_arguments(package: str) -> None:
     wrong = {}
     for name, function in public_functions(package):

@@ -169,9 +169,6 @@ def test_rows_without_names_are_taken_by_position_if_their_number_fits(tmp_path:
     for encoding, unfit in ((named, np.c_[X, Y]), (bare, FRAME)):
         with pytest.raises(InputError, match=r"There is no column '.*0', which the model was trained with"):
             encoding.encode(unfit)
-
-
-def test_rows_of_a_libsvm_file_are_as_wide_as_the_table_of_the_model(tmp_path: Path) -> None:
     encoding = encoding_of(data.from_frame(mixed(), "price"))
     rows, _ = read_rows(Path(written(tmp_path, "x.libsvm", "1 1:3\n2 1:4\n")), encoding)
     assert rows.shape == (2, 2)
@@ -208,16 +205,13 @@ def test_the_task_is_found_out(target: Array, task: str) -> None:
     assert data.from_arrays(X[:60], target).task == task
 
 
-def test_many_whole_numbers_are_a_regression_and_may_be_declared_one() -> None:
+def test_many_whole_numbers_are_a_regression_unless_declared_classes_which_have_their_own_type() -> None:
     rows = np.ones((600, 1)) * np.arange(600)[:, None]
     assert data.from_arrays(rows, np.arange(600) % 200).task == "regression"
     assert data.from_arrays(rows, np.arange(600) % 90).task == "classification"
     assert data.from_arrays(np.ones((1500, 1)) * np.arange(1500)[:, None], np.arange(1500)).task == "regression"
     assert encoding_of(data.from_arrays(X, Y, task="regression")).classes == ()
     assert data.from_arrays(X, Y * 0.37, task="classification").classes == CLASSES
-
-
-def test_class_names_have_their_own_type() -> None:
     assert encoding_of(data.from_arrays(X[:10], [1.0, 2.0] * 5)).classes == (1, 2)
     assert encoding_of(data.from_arrays(X[:10], [True, False] * 5)).classes == (False, True)
     assert encoding_of(data.from_arrays(X[:10], [0.5, 2.0] * 5)).classes == (0.5, 2)
@@ -341,12 +335,9 @@ def test_a_folder_of_images_by_class_is_read_as_bytes(tmp_path: Path) -> None:
         data.load(str(tmp_path))
 
 
-def test_grey_images_have_one_channel(tmp_path: Path) -> None:
+def test_grey_images_have_one_channel_and_empty_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="neither a table"):
+        data.load(str(tmp_path))
     for i in range(6):
         paint(tmp_path / str(i % 2) / f"{i}.png", i, mode="L")
     assert data.load(str(tmp_path)).inputs.shape[1:] == (1, 6, 8)
-
-
-def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="neither a table"):
-        data.load(str(tmp_path))

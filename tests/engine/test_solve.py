@@ -73,7 +73,7 @@ def test_a_batch_of_runs_equals_separate_runs_exactly() -> None:
         np.testing.assert_array_equal(batch.x[run], alone.x)
 
 
-def test_a_rule_of_ones_own_may_sweep() -> None:
+def test_a_rule_of_ones_own_may_sweep_and_nodes_may_start_apart() -> None:
     etas = np.array([0.01, 0.02]).reshape(-1, 1, 1, 1)
     each = [rules.dsgd(schedules.constant(eta)) for eta in (0.01, 0.02)]
     own = dnasa.solve(LeastSquares(dim=5), topology.ring(4), each, steps=30)
@@ -81,15 +81,12 @@ def test_a_rule_of_ones_own_may_sweep() -> None:
     np.testing.assert_array_equal(own.x, named.x)
     with pytest.raises(InputError, match="give a list of rules"):
         dnasa.solve(LeastSquares(dim=5), topology.ring(4), rules.dsgd(lambda t: etas), steps=30)
-
-
-def test_one_start_per_node_on_request() -> None:
     start = np.arange(12.0).reshape(4, 3)
     result = dnasa.solve(quadratic(), topology.complete(4), "dsgd", eta=1e-12, steps=1, evaluate=[0], start=start)
     assert result.history.consensus.iloc[0] == pytest.approx(((start - start.mean(0)) ** 2).sum() / 4)
 
 
-def test_a_diverged_run_is_recorded_and_does_not_touch_its_neighbours() -> None:
+def test_a_diverged_run_is_recorded_leaves_the_others_and_ends_the_loop_if_it_is_the_last() -> None:
     graph, problem = topology.ring(4), LeastSquares(dim=10)
     both = dnasa.solve(problem, graph, "dsgd", eta=[1e-3, 1e160], steps=60)
     assert both.runs.diverged.isna().tolist() == [True, False]
@@ -98,9 +95,6 @@ def test_a_diverged_run_is_recorded_and_does_not_touch_its_neighbours() -> None:
     assert lost[lost.step >= both.runs.diverged[1]].train_loss.isna().all()
     alone = dnasa.solve(problem, graph, "dsgd", eta=1e-3, steps=60)
     np.testing.assert_array_equal(both.x[0], alone.x)
-
-
-def test_the_loop_stops_when_every_run_has_diverged() -> None:
     result = dnasa.solve(LeastSquares(dim=10), topology.ring(4), "dsgd", eta=1e160, steps=10_000, evaluate=[0, 10_000])
     assert result.runs.diverged.notna().all()
     assert result.history.seconds.max() < 5
@@ -365,7 +359,7 @@ def test_repeated_values_are_refused(options: dict[str, Any]) -> None:
 
 
 # ---------------------------------------------------------------- callbacks, stops, own metrics and stepsizes
-def test_a_callback_sees_every_evaluation_and_may_stop_the_run() -> None:
+def test_a_callback_sees_every_evaluation_and_may_stop_the_run_which_no_undefined_metric_does() -> None:
     seen = []
 
     def callback(evaluation: Evaluation) -> bool:
@@ -377,9 +371,6 @@ def test_a_callback_sees_every_evaluation_and_may_stop_the_run() -> None:
     assert result.history.step.tolist() == [0, 10, 20, 30]
     assert seen[-1].rows[0]["test_loss"] == result.history.test_loss.iloc[-1]
     np.testing.assert_allclose(seen[-1].mean[0], result.mean)
-
-
-def test_an_undefined_own_metric_is_no_divergence() -> None:
     record = dnasa.Record(metrics={"odd": lambda x: float("nan")})
     result = dnasa.solve(quadratic(), topology.ring(4), steps=30, evaluate=10, record=record)
     assert result.history.step.tolist() == [0, 10, 20, 30]

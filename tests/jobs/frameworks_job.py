@@ -1,9 +1,7 @@
 """What the processes of `test_frameworks.py` do: a function below, such as `accelerate`. Not a test."""
 
 import sys
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,7 +68,6 @@ def accelerate() -> None:
         batches = list(DataLoader(common, batch_size=ROWS))[network.rank :: 2]
         compare(network, rule, net, plain(network, rule, batches)[0])
     evaluate_the_mean(accelerator, wrapped, optimizer)
-    resume(network, wrapped, optimizer, batches[0])
     refuse_averaged_gradients(accelerator, network, batches[0])
 
 
@@ -82,30 +79,6 @@ def evaluate_the_mean(accelerator: Any, wrapped: nn.Module, optimizer: Decentral
     wrapped.train()
     assert torch.equal(*accelerator.gather(outputs[None]))
     print("evaluated the mean", flush=True)
-
-
-def resume(network: Network, wrapped: Any, optimizer: Decentralized, batch: Any) -> None:
-    """As in docs/own-model.md: every node has a file of its own."""
-
-    def step() -> None:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(wrapped(batch[0]), batch[1]).backward()
-        optimizer.step()
-
-    file = f"node-{network.rank}.pt"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, file)
-        torch.save({"model": wrapped.module.state_dict(), "opt": optimizer.state_dict()}, path)
-        step()
-        expected = {name: a.clone() for name, a in wrapped.state_dict().items()}
-        step()
-        saved = torch.load(path)
-        wrapped.module.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["opt"])
-        step()
-    for name, a in wrapped.state_dict().items():
-        assert torch.equal(a, expected[name]), name
-    print("resumed", flush=True)
 
 
 def refuse_averaged_gradients(accelerator: Any, network: Network, batch: Any) -> None:

@@ -39,19 +39,13 @@ def test_pairs_average_exactly_after_a_period_and_those_of_a_power_of_two_after_
         assert each.degrees.max() <= 1
 
 
-def test_periods_are_as_short_as_the_construction_says() -> None:
+def test_exact_graphs_have_short_periods_and_are_exact_again_for_the_nodes_that_remain() -> None:
     periods = {n: topology.exact(n).period for n in (2, 3, 5, 6, 7, 8, 15, 24, 31, 64)}
     assert periods == {2: 1, 3: 3, 5: 5, 6: 4, 7: 6, 8: 3, 15: 9, 24: 6, 31: 12, 64: 6}
-
-
-def test_a_power_of_two_has_the_one_peer_exponential_graph() -> None:
-    graph = topology.exact(8)
+    graph = topology.exact(8)  # the one-peer exponential graph
     assert [graph.at(t).neighbours(0) for t in range(4)] == [[1], [2], [4], [1]]
     assert graph.messages == 8
     assert topology.exact(1).rho == 0
-
-
-def test_the_graph_of_the_remaining_nodes_is_exact_again() -> None:
     assert topology.graphs.without(topology.exact(40), [39, 0, 7]).fingerprint == topology.exact(37).fingerprint
 
 
@@ -140,9 +134,6 @@ def test_exact_rounds_on_a_fixed_graph_need_messages_as_they_are() -> None:
 def test_impossible_rounds_are_refused(graph: Topology, rounds: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         dnasa.connect(graph, rounds=rounds)
-
-
-def test_weights_of_an_exact_graph_are_its_own() -> None:
     with pytest.raises(InputError, match="weights of its own"):
         topology.exact(6, weights="lazy")
     with pytest.raises(InputError, match="at least one node"):

@@ -20,15 +20,12 @@ from dnasa.topology import spectrum
 DIRECTED = ["directed_ring", "directed_exponential"]
 
 
-def test_the_papers_four_graphs_have_the_papers_rho() -> None:
+def test_the_papers_four_graphs_have_the_papers_rho_and_the_ring_its_weights() -> None:
     assert topology.ring(8).rho == pytest.approx(0.805, abs=5e-4)
     assert topology.ladder(8).rho == pytest.approx(0.892, abs=5e-4)
     assert topology.paper_random().rho == pytest.approx(0.375, abs=5e-4)
     assert topology.complete(8).rho == pytest.approx(0, abs=1e-12)
     assert topology.paper_random().graph.number_of_edges() == 24
-
-
-def test_the_ring_gives_a_third_to_itself_and_both_neighbours() -> None:
     W = topology.ring(5).weights
     np.testing.assert_allclose(W[0], [1 / 3, 1 / 3, 0, 0, 1 / 3])
     assert topology.ring(5).rho == pytest.approx(1 / 3 + 2 / 3 * np.cos(2 * np.pi / 5))
@@ -81,14 +78,11 @@ def test_the_remaining_nodes_are_connected(name: str, n: int, data: st.DataObjec
         assert {left.index(j) for j in graph.neighbours(old) if j in left} <= set(rest.neighbours(new))
 
 
-def test_weights_by_name_are_what_they_say() -> None:
+def test_weights_by_name_and_spectra_are_those_of_theory() -> None:
     star = nx.star_graph(3)
     np.testing.assert_allclose(topology.from_networkx(star, "metropolis").weights[0], [1 / 4] * 4)
     laplacian = topology.from_networkx(star).weights
     np.testing.assert_allclose(laplacian, np.eye(4) - nx.laplacian_matrix(star).toarray() / 4)
-
-
-def test_known_spectra() -> None:
     assert topology.hypercube(16).rho == pytest.approx(1 - 2 / 8)
     assert topology.star(6).rho == pytest.approx(1 - 1 / 6)
     assert topology.torus(9).graph.degree(0) == 4
@@ -204,14 +198,11 @@ def test_rho_of_a_large_changing_topology_needs_no_dense_matrix(monkeypatch: pyt
     assert topology.exact(64).rho == 0
 
 
-def test_a_changing_topology_must_be_connected_over_its_period() -> None:
+def test_a_changing_topology_takes_topologies_and_matrices_that_are_connected_over_its_period() -> None:
     swap = np.array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]])
     assert topology.changing([swap, swap[::-1, ::-1]]).period == 2
     with pytest.raises(InputError, match="not connected"):
         topology.changing([swap, swap])
-
-
-def test_a_changing_topology_takes_topologies_and_matrices() -> None:
     ring, complete = topology.ring(8), topology.complete(8)
     graph = topology.changing([ring, complete.weights, sp.csr_array(ring.weights)])
     assert graph.at(0) is ring
@@ -237,7 +228,7 @@ def test_a_bad_changing_topology_is_refused(parts: Callable[..., Any], words: st
         topology.changing(parts())
 
 
-def test_a_fingerprint_names_the_graph_and_its_weights() -> None:
+def test_a_fingerprint_names_the_graph_and_all_its_weights() -> None:
     ring = topology.ring(8)
     assert ring.fingerprint.startswith("ring 8 nodes ")
     assert ring.fingerprint == topology.ring(8).fingerprint
@@ -246,9 +237,6 @@ def test_a_fingerprint_names_the_graph_and_its_weights() -> None:
     wide = topology.Topology("ring", sp.csr_array(ring.weights))
     wide.weights.indices, wide.weights.indptr = (a.astype(np.int64) for a in (wide.weights.indices, wide.weights.indptr))
     assert wide.fingerprint == ring.fingerprint
-
-
-def test_the_fingerprint_of_a_changing_topology_covers_all_its_matrices() -> None:
     a, b, c = topology.ring(8), topology.complete(8), topology.path(8)
     prints = {topology.changing(each).fingerprint for each in ([a], [a, b], [b, a], [a, c], [a, b, c])}
     assert len(prints) == 5
@@ -265,11 +253,13 @@ def test_weights_do_not_depend_on_the_number_of_threads(capsys: pytest.CaptureFi
     assert capsys.readouterr().out == other.stdout
 
 
-def test_a_networkx_graph_keeps_its_name() -> None:
+def test_a_networkx_graph_keeps_its_name_and_its_labels_from_0_to_n() -> None:
     assert topology.from_networkx(nx.path_graph(3)).name == "networkx"
     assert topology.from_networkx(nx.path_graph(3), name="line").name == "line"
     assert topology.from_networkx(nx.karate_club_graph()).name == "Zachary's Karate Club"
     assert topology.graphs.without(topology.ring(4), [1]).name == "ring"
+    assert topology.from_networkx(nx.Graph([(2, 0), (0, 1)])).neighbours(0) == [1, 2]
+    assert topology.from_networkx(nx.Graph([("b", "a"), ("a", "c")])).neighbours(1) == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -285,12 +275,6 @@ def test_a_networkx_graph_keeps_its_name() -> None:
 )
 def test_a_graph_is_printed_as_one_line(graph: topology.Topology | topology.Changing, line: str) -> None:
     assert str(graph) == repr(graph) == line
-
-
-def test_a_graph_labelled_0_to_n_keeps_its_labels_whatever_their_order() -> None:
-    graph = topology.from_networkx(nx.Graph([(2, 0), (0, 1)]))
-    assert graph.neighbours(0) == [1, 2]
-    assert topology.from_networkx(nx.Graph([("b", "a"), ("a", "c")])).neighbours(1) == [0, 2]
 
 
 @pytest.mark.parametrize("name", ["path", "star", "grid", "exponential", "paper_random"])
