@@ -220,14 +220,11 @@ def test_mistakes_are_found_before_data_is_read(words: str, message: str, monkey
     assert message in refused(*words.split())
 
 
-def test_a_comparison_in_which_everything_diverged_fails() -> None:
+def test_a_run_that_diverged_and_a_comparison_in_which_everything_did_fail_with_exit_code_1() -> None:
     words = "compare --problem least_squares --nodes 4 --rules dsgd --etas 1e150,1e160 --steps 300"
     done = run(*words.split())
     assert done.returncode == 1
     assert "Every run diverged" in done.stderr
-
-
-def test_a_diverged_run_fails_with_exit_code_1() -> None:
     done = run(*"train --problem least_squares --nodes 4 --rule dsgd:fixed --eta 1e160 --steps 20 --evaluate 20".split())
     assert done.returncode == 1
     assert re.search(r"The run diverged at step \d+ at node \d: try a smaller --eta", done.stderr)

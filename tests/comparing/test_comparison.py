@@ -43,7 +43,6 @@ def data_lines(axis: Any) -> list[Any]:
     return [line for line in axis.get_lines() if not line.get_label().startswith("_")]
 
 
-# ---------------------------------------------------------------- what is chosen on what
 def runs(**values: Any) -> pd.DataFrame:
     """(eta, validation, test) of two alike seeds for each rule; None where both diverged."""
     rows = [
@@ -159,7 +158,6 @@ def test_nothing_is_run_for_a_choice_that_is_not_made() -> None:
     assert alone.table()["stepsize"].str.contains("n").all()
 
 
-# ---------------------------------------------------------------- extension
 def test_extending_stops_inside_the_grid_and_runs_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     solved = []
     original = dnasa.solve
@@ -188,7 +186,6 @@ def test_an_edge_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) ->
     assert "--etas gives another" in found.notes()[-1]
 
 
-# ---------------------------------------------------------------- schedules per rule
 def test_a_stated_formula_is_the_schedule() -> None:
     """Evaluated as Python at several steps, with the paper's letters."""
     n, T, eta = 7, 40, 0.3
@@ -210,7 +207,6 @@ def test_an_axis_that_the_runs_do_not_have_is_refused_at_the_first_evaluation() 
         compare(SMALL, RING, ["dnasa"], steps=5, x="epochs")
 
 
-# ---------------------------------------------------------------- figures
 @pytest.mark.parametrize("x", ["steps", "samples", "bytes"])
 def test_curves_are_drawn_against_every_axis(x: str) -> None:
     found = compare(SMALL, RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=20, seed=[0, 1], x=x)

@@ -85,7 +85,7 @@ def test_a_registered_rule_has_its_own_title_and_color(monkeypatch: pytest.Monke
     assert [to_hex(line.get_color()) for line in figure.axes[0].get_lines()] == ["#ffa500", "#d62728"]
 
 
-def test_rules_without_a_color_get_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rule_has_a_title_and_a_color_of_its_own_or_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, color in {"first": None, "second": None, "third": "no color"}.items():
         monkeypatch.setitem(RULES, name, RULES["dsgd"]._replace(color=color))
     names = ["first", "dsgd", "second", "third", "custom 1"]
@@ -94,6 +94,7 @@ def test_rules_without_a_color_get_different_ones(monkeypatch: pytest.MonkeyPatc
     assert len(set(colors.values())) == len(names)
     assert colors["dsgd"] == RULES["dsgd"].color
     assert len({RULES[name].color for name in BUILT_IN}) == len(BUILT_IN)
+    assert all(plots.title(rule) != rule and plots.colors([rule])[rule] == RULES[rule].color for rule in BUILT_IN)
     assert len(plots.colors(f"custom {i}" for i in range(100))) == 100
 
 
@@ -103,12 +104,6 @@ def test_stepsizes_and_schedules_are_in_the_label() -> None:
     assert labels(plots.draw_history(pd.concat([fixed, usual]))) == [
         *(r"D-SGD (fixed), $\eta$ = 0.1", r"D-SGD (diminishing), $\eta$ = 0.3")
     ]
-
-
-@pytest.mark.parametrize("rule", sorted(BUILT_IN))
-def test_every_built_in_rule_has_a_title_and_a_color(rule: str) -> None:
-    assert plots.title(rule) != rule
-    assert plots.colors([rule])[rule] == RULES[rule].color
 
 
 def drawn(graph: Topology | Changing, path: Path) -> Any:

@@ -71,7 +71,6 @@ def report_of(study_of: Path, folder: Path, quick: bool = False) -> StudyReport:
     return StudyReport(chosen, *study.run(chosen, folder, progress=False, report=lambda line: None))
 
 
-# ---------------------------------------------------------------- a study, its table and its figure
 def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(whole: tuple[SimpleNamespace, Path]) -> None:
     done, folder = whole
     assert done.returncode == 0, done.stderr
@@ -178,7 +177,6 @@ def test_a_quick_study_is_smaller_has_its_own_folder_and_says_so(tiny: Path, tmp
     assert "Quick run" in report_of(tiny, folder, quick=True).draw().get_suptitle()
 
 
-# ---------------------------------------------------------------- continued
 def test_only_what_is_new_is_run_and_other_settings_are_refused(
     whole: tuple[SimpleNamespace, Path], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,7 +270,6 @@ def test_a_killed_study_continues_and_ends_as_an_undisturbed_one(tmp_path: Path)
         assert (tmp_path / "part" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-# ---------------------------------------------------------------- wrong files
 LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
 
 
@@ -344,7 +341,6 @@ def test_a_damaged_config_of_a_cell_gets_one_clear_line(tiny: Path, tmp_path: Pa
         refused("study", tiny, "--only", "least_squares", "--out", tmp_path / "a")
 
 
-# ---------------------------------------------------------------- our own studies
 def test_the_study_of_methods_has_every_rule() -> None:
     for cell in study_file.read(METHODS).cells:
         assert {*(rule.partition(":")[0] for rule in cell.settings["rules"]), "sgp", "push_dsgt", "adgt"} == BUILT_IN

@@ -112,7 +112,6 @@ def test_constant_columns_become_zero_and_large_offsets_keep_their_digits() -> N
     np.testing.assert_allclose(rows.inputs[:, 1].std(), 1, rtol=1e-3)
 
 
-# ---------------------------------------------------------------- columns
 def mixed(rows: int = 60) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"age": rng.integers(20, 70, rows) * 1.0, "colour": rng.choice(["red", "green"], rows)})
@@ -189,7 +188,6 @@ def test_what_training_rows_did_not_have_is_filled_and_named() -> None:
     assert encoding.doubts(gaps.drop(columns="age")) == [absent]
 
 
-# ---------------------------------------------------------------- tasks
 @pytest.mark.parametrize(
     ("target", "task"),
     [
@@ -232,7 +230,6 @@ def test_a_regression_reports_rmse_and_r2_in_the_targets_own_units() -> None:
     assert not [name for name in result.history if "target" in name]
 
 
-# ---------------------------------------------------------------- files
 def column(write: Callable[[int], object]) -> str:
     """A table whose column `a` is written so."""
     return "a,kind\n" + "".join(f"{write(i)},{'xyz'[i % 3]}\n" for i in range(200))

@@ -155,7 +155,6 @@ def test_iterates_do_not_depend_on_the_scale_of_the_loss(scale: float, name: str
     assert_close(scaled.x, unscaled.x, rtol=1e-4, atol=1e-5)
 
 
-# ---------------------------------------------------------------- gradients as problems return them
 VIEWS: dict[str, Callable[[Array], Array]] = {  # f = |x|^2/2 has the gradient x: a problem may return its argument
     "itself": lambda x: x,
     "transposed": lambda x: x.T,
@@ -199,7 +198,6 @@ def test_a_diverged_run_does_not_change_the_others(name: str, arrays: Callable[.
     np.testing.assert_array_equal(both.x[0], alone.x[0])
 
 
-# ---------------------------------------------------------------- states
 @fast
 @pytest.mark.parametrize("rule", RULES)
 def test_a_step_from_a_saved_state_is_the_same_step(rule: str, name: str, arrays: Callable[..., Array]) -> None:
@@ -217,7 +215,6 @@ def test_a_step_from_a_saved_state_is_the_same_step(rule: str, name: str, arrays
         np.testing.assert_array_equal(a, b)
 
 
-# ---------------------------------------------------------------- where it applies
 def kind(rule: Rule, network: Network, x: Array) -> type[Stepper]:
     return type(make_stepper([rule], [1], network, [snapshot(rule, x)], Timeline()))
 
@@ -294,7 +291,6 @@ def test_adanasas_fused_messages_are_the_rules_and_keep_the_state(
         plain, state = rule.receive(after, messages), quick.receive(quick_after, quick_messages)
 
 
-# ---------------------------------------------------------------- processes and devices
 IN_A_FORKED_PROCESS = """
 import os
 import numpy as np

@@ -262,7 +262,6 @@ def test_a_network_of_ones_own_needs_three_things_and_its_graph() -> None:
     np.testing.assert_allclose(own.x, dnasa.solve(LeastSquares(dim=5), graph, steps=20).x, atol=1e-12)
 
 
-# ---------------------------------------------------------------- defects of the first edition
 class SameBuffer(LeastSquares):
     """Returns the same array at every step."""
 
@@ -358,7 +357,6 @@ def test_repeated_values_are_refused(options: dict[str, Any]) -> None:
         dnasa.solve(LeastSquares(dim=3), topology.ring(4), **usual | options)
 
 
-# ---------------------------------------------------------------- callbacks, stops, own metrics and stepsizes
 def test_a_callback_sees_every_evaluation_and_may_stop_the_run_which_no_undefined_metric_does() -> None:
     seen = []
 

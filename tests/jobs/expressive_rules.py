@@ -21,9 +21,8 @@ def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
     return CURVATURES[node] * (x - TARGETS[node]) + 0.1 * rng.standard_normal(DIM)
 
 
-def problem(noise_free: bool = False) -> Custom:
-    plain = lambda x, node, rng: CURVATURES[node] * (x - TARGETS[node])  # noqa: E731
-    return Custom(plain if noise_free else gradient, start=np.zeros(DIM), fingerprint="quadratic")
+def problem() -> Custom:
+    return Custom(gradient, start=np.zeros(DIM), fingerprint="quadratic")
 
 
 def sgd() -> Rule:

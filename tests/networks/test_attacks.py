@@ -191,7 +191,6 @@ def within(seconds: float, condition: Callable[[], object], why: Callable[[], ob
         time.sleep(0.02)
 
 
-# ---------------------------------------------------------------- members
 def message(site: Site, size: int | None = None, repeat: int = 0) -> list[tuple[bytes, bytes]]:
     """The next message of a site, or its last one again, with so many bytes."""
     transport: Any = site.network.at(0).transport  # type: ignore[misc, union-attr]
@@ -343,7 +342,6 @@ def test_empty_messages_with_new_numbers_do_not_stay_in_memory() -> None:
         inbox.place(Key(1, 5, NETWORKS, 1), 0)
 
 
-# ---------------------------------------------------------------- numbers
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 def test_the_size_of_numbers(dtype: str) -> None:
     a = torch.tensor([[3.0, -4.0], [0.0, 5.0]], dtype=getattr(torch, dtype))
@@ -415,7 +413,6 @@ def test_numbers_are_checked_after_they_are_decoded(compress: str) -> None:
     assert {peer for peer, _ in problems} == {1}
 
 
-# ---------------------------------------------------------------- a run that goes on: the last tests, since it needs a core
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     run = Run(local_sites(tmp_path_factory.mktemp("sites"), 3), timeout=20.0)
@@ -443,7 +440,6 @@ def attacked(running: Run, caplog: pytest.LogCaptureFixture) -> Iterator[Run]:
         assert memory() < megabytes + MEGABYTES
 
 
-# ---------------------------------------------------------------- without a certificate
 @pytest.mark.parametrize(
     "data",
     [
@@ -534,7 +530,6 @@ def test_a_certificate_that_is_not_that_of_another_site_is_refused_and_logged(
     wait_for(caplog, f"refused 127.0.0.1: .*{reason}")
 
 
-# ---------------------------------------------------------------- with the certificate of a site
 @pytest.mark.parametrize(
     ("greeting", "reason"),
     [

@@ -37,12 +37,6 @@ def sparse(graph: Topology) -> Topology:
     return topology.Topology(graph.name, graph.sparse)
 
 
-def test_an_exchange_multiplies_every_array_by_w(arrays: list[np.ndarray]) -> None:
-    graph = topology.grid(12)
-    for mixed, plain in zip(simulated.connect(graph).multiply(tuple(arrays), 0), arrays, strict=True):
-        np.testing.assert_allclose(mixed, np.einsum("ij,...jd->...id", graph.weights, plain))
-
-
 @pytest.mark.parametrize("kind", [lambda a: a, torch.from_numpy])
 def test_no_other_memory_travels_in_the_padding_between_messages(kind: Callable[..., Any], monkeypatch: Any) -> None:
     monkeypatch.setattr(np, "empty", lambda size, dtype: np.full(size, 255, dtype))

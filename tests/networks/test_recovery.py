@@ -381,7 +381,6 @@ def test_processes_that_reconnect_begin_again_when_another_is_lost_meanwhile() -
     assert agreed == 7
 
 
-# ---------------------------------------------------------------- which calls are done again
 class Scripted:
     """A network of two whose other process has got further when this one loses it."""
 
@@ -432,7 +431,6 @@ def test_a_process_whose_position_none_can_have_is_named(text: str) -> None:
         recovery._positions(network, False)
 
 
-# ---------------------------------------------------------------- members
 @contextmanager
 def cut(one: Process, two: Process) -> Iterator[None]:
     """There is no connection between these two meanwhile."""
@@ -686,7 +684,6 @@ def test_sites_and_nodes_are_equally_many(tmp_path: Path) -> None:
         site_engine.connect(dnasa.topology.ring(21), many, 1, 20.0, None)
 
 
-# ---------------------------------------------------------------- what others say
 def test_sites_that_call_different_things_are_told_so(tmp_path: Path) -> None:
     one, two = processes_of(tmp_path, 2)
     in_threads(one.connect, two.connect)

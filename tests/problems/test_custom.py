@@ -161,18 +161,6 @@ def test_a_batched_gradient_with_randomness_of_its_own_is_accepted() -> None:
     assert dnasa.solve(problem, GRAPH, steps=2).x.shape == (NODES, DIM)
 
 
-def test_a_batched_gradient_may_return_the_same_memory_again() -> None:
-    memory = np.empty((1, 1, NODES, DIM))
-
-    def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
-        out = memory[:, :, : len(nodes)]
-        out[...] = batched_gradient(x, nodes, rngs)
-        return out
-
-    same, new = (Custom(function, np.zeros(DIM), batched=True) for function in (gradient, batched_gradient))
-    np.testing.assert_array_equal(dnasa.solve(same, GRAPH, steps=5).x, dnasa.solve(new, GRAPH, steps=5).x)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -165,7 +165,6 @@ def test_models_in_parts_are_each_of_them(large: int, together: int, monkeypatch
     assert not gpu.capturable
 
 
-# ---------------------------------------------------------------- evaluation
 def literal_statistics(task: Supervised, data: Dataset, point: torch.Tensor, node: int) -> Any:
     """Batch norm with a cumulative average over the same batches."""
     module = module_at(task, point).eval()
@@ -304,7 +303,6 @@ def test_batch_norm_in_eval_mode_keeps_its_statistics() -> None:
     torch.testing.assert_close(g.view(-1), torch.cat([part.grad.reshape(-1) for part in module.parameters()]))
 
 
-# ---------------------------------------------------------------- data
 def test_windows_of_one_array_take_the_memory_of_that_array() -> None:
     tokens = np.arange(100_000, dtype=np.uint16) % 7
     windows = sliding_window_view(tokens, 1001)
@@ -358,7 +356,6 @@ def test_augmentation_depends_on_seed_node_and_step_alone() -> None:
     assert drawn == [first[NODES + 1]]
 
 
-# ---------------------------------------------------------------- runs
 @pytest.mark.parametrize("name", ["batch norm", "gpt"])
 def test_processes_have_the_bits_of_the_simulator(name: str) -> None:
     """By a rule and on a graph whose sums of two terms are the same in any order."""
@@ -383,7 +380,6 @@ def test_the_test_loss_of_mixed_precision_is_computed_in_full() -> None:
     assert outputs.dtype is torch.float32
 
 
-# ---------------------------------------------------------------- wrong input
 class Counter(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -450,7 +446,6 @@ def test_labels_beyond_the_outputs_are_refused() -> None:
     Supervised(lambda: resnet(2, 3, (8,)), cross_entropy, data, [shard], batch=2)
 
 
-# ---------------------------------------------------------------- GPU
 @needs_gpu
 @pytest.mark.parametrize("name", ["batch norm", "group norm", "tied"])
 def test_the_gpu_has_the_gradients_of_the_cpu(name: str) -> None:

@@ -56,14 +56,6 @@ def test_a_rule_with_changed_gradients_is_its_twin_with_these(kind: str, name: s
     assert np.abs(plain[-1] - expected[-1]).max() > 1e-7
 
 
-@pytest.mark.parametrize("name", rules.RULES)
-def test_clipping_at_infinity_is_the_rule_to_the_bit(name: str) -> None:
-    problem, steps = Bumpy(5), default_schedules(name, 5)
-    rule = make(name, steps, problem.start)
-    clipped = rules.with_clipping(rule, np.inf)
-    np.testing.assert_array_equal(simulated_run(clipped, problem, GRAPH), simulated_run(rule, problem, GRAPH))
-
-
 def test_adam_before_dsgd_is_dadam_and_momentum_before_dsgd_is_dmsgd() -> None:
     problem, dsgd = Bumpy(5), rules.dsgd(ETA)
     for composed, rule in ((rules.with_adam(dsgd), rules.dadam(ETA)), (rules.with_momentum(dsgd, 0.9), rules.dmsgd(ETA))):

@@ -46,7 +46,6 @@ def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "can_draw", lambda: False)
 
 
-# ---------------------------------------------------------------- any tree, any command
 Snapshot = dict[str, tuple[int, bytes | str]]
 
 
@@ -217,7 +216,6 @@ def test_no_command_changes_what_it_did_not_write(name: str, made: Path, tmp_pat
         try_on_a_random_tree(name, seed, made, tmp_path / str(seed))
 
 
-# ---------------------------------------------------------------- new runs
 @pytest.fixture
 def begun(made: Path, tmp_path: Path) -> Path:
     """A run that failed after a few checkpoints."""
@@ -281,7 +279,6 @@ def test_a_run_leaves_nothing_behind_that_is_not_on_its_list(made: Path, tmp_pat
         assert set(os.listdir(folder)) <= {"files.json", ".files.lock", ".lock", ".running"}
 
 
-# ---------------------------------------------------------------- links, pipes, endless files
 @pytest.mark.parametrize("name", ["resume", "train --force"])
 def test_nothing_is_written_or_removed_behind_a_link_in_place_of_checkpoints(name: str, begun: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
@@ -326,7 +323,6 @@ def test_a_page_shows_no_file_from_elsewhere(done: Path, tmp_path: Path) -> None
     assert "linked" not in run("runs", tmp_path / "all").stdout
 
 
-# ---------------------------------------------------------------- the list
 def test_a_file_is_listed_before_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = OwnFiles(tmp_path)
     own.write("a", b"1")
@@ -382,7 +378,6 @@ def test_a_run_without_a_list_is_read_and_neither_continued_nor_replaced(begun: 
     assert snapshot(begun) == before
 
 
-# ---------------------------------------------------------------- other outputs
 def test_a_page_replaces_its_own_file_alone(done: Path, tmp_path: Path) -> None:
     for _ in range(2):
         succeed("report", done, "--html")

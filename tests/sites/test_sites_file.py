@@ -56,17 +56,14 @@ def test_the_order_numbers_the_sites_and_the_certificate_names_this_one(home: Pa
     assert read(home, GOOD.replace('keys = "keys/berlin"', "")) == Sites(sites, 2, None, home / "keys/lyon")
 
 
-def test_a_site_may_listen_on_another_address(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_may_listen_on_another_address_and_one_alone_needs_none(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(home, "keys = 'keys/berlin'\n[sites]\nberlin = ''").sites == [Site("berlin", "", 0)]
     for address, listen in (("0.0.0.0:7401", ("0.0.0.0", 7401)), ("[::]:7400", ("::", 7400))):
         text = f"listen = '{address}'\n{GOOD}"
         monkeypatch.setenv("DNASA_KEYS", str(home / "keys/berlin"))
         assert read(home, text).listen == listen
         monkeypatch.setenv("DNASA_KEYS", str(home / "keys/lyon"))  # it accepts no connections, wherever others listen
         assert read(home, text).listen is None
-
-
-def test_one_site_alone_needs_no_address(home: Path) -> None:
-    assert read(home, "keys = 'keys/berlin'\n[sites]\nberlin = ''").sites == [Site("berlin", "", 0)]
 
 
 def with_line(line: str) -> str:
@@ -105,9 +102,6 @@ def test_mistakes_are_named_with_their_remedy(cause: str, home: Path) -> None:
         read(home, MISTAKES[cause])
     assert str(raised.value).startswith(str(home / "sites.toml"))
     assert str(raised.value).endswith(".")
-
-
-def test_a_file_that_is_not_there_is_named(home: Path) -> None:
     with pytest.raises(InputError, match=r"Cannot read the sites in .*none\.toml: No such file"):
         read_sites(home / "none.toml")
 

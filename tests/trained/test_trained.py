@@ -103,7 +103,6 @@ def test_every_accuracy_stands_next_to_that_of_the_most_frequent_class(home: Pat
     assert ["accuracy of the most frequent class", f"{share:.3f}"] in folder["tests"]["tables"][0]["rows"]
 
 
-# ---------------------------------------------------------------- predict
 def test_a_model_predicts_classes_and_values(home: Path) -> None:
     rows = table()
     model = dnasa.load(home / "classification")
@@ -204,7 +203,6 @@ def test_a_model_of_a_text_is_saved_and_predicts_no_rows(tmp_path: Path) -> None
     assert "continues a text" in refused("predict", tmp_path / "a", tmp_path / "my.txt")
 
 
-# ---------------------------------------------------------------- the saved model
 @pytest.mark.parametrize("task", TASKS)
 def test_the_torch_module_scales_by_itself(task: str, home: Path) -> None:
     model = dnasa.load(home / task)
@@ -328,7 +326,6 @@ def test_a_new_run_replaces_the_model_of_the_old_one(copied: Path) -> None:
     assert not [name for name in ("model.json", "model.safetensors", "model.py") if (copied / name).exists()]
 
 
-# ---------------------------------------------------------------- tests of the model
 @pytest.mark.parametrize(("min_count", "near"), [(1, 0.002), (5, 0.005)])
 def test_the_results_of_a_binary_model_are_those_of_single_rows(min_count: int, near: float) -> None:
     """From cells of one row they are those of scikit-learn and statsmodels but for the grid, from cells of five nearly."""
@@ -476,7 +473,6 @@ def test_a_damaged_evaluation_gets_one_clear_line(change: dict[str, Any], home: 
         evaluation.read(tmp_path)
 
 
-# ---------------------------------------------------------------- export, processes
 @pytest.mark.parametrize("task", [pytest.param("regression", marks=pytest.mark.long), "own"])
 @pytest.mark.filterwarnings("ignore:.*rows have")
 def test_an_exported_model_predicts_as_ours(task: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
