@@ -75,16 +75,7 @@ def test_connections_use_tls_1_3_and_none_resumes_another(folder: Path) -> None:
     assert all(isinstance(end, OSError) for end in connect(server, old))
 
 
-STRANGERS = [
-    "another authority",
-    "a namesake of the authority",
-    "self-signed",
-    "expired",
-    "not yet valid",
-    "signed by a site",
-    "no certificate",
-    "good",
-]
+STRANGERS = "another authority,namesake,self-signed,expired,not yet valid,signed by a site,no certificate,good".split(",")
 
 
 @pytest.mark.parametrize("kind", STRANGERS)
@@ -92,9 +83,7 @@ def test_strangers_are_refused_whether_they_dial_or_are_dialed(kind: str, folder
     authority, site = authority_of(folder), site_of(folder / "paris")
     other = {
         "another authority": lambda: sign("paris", sign("other", ca=True)),
-        "a namesake of the authority": lambda: sign(
-            "paris", sign(str(next(iter(authority.certificate.subject)).value), ca=True)
-        ),
+        "namesake": lambda: sign("paris", sign(str(next(iter(authority.certificate.subject)).value), ca=True)),
         "self-signed": lambda: sign("paris"),
         "expired": lambda: sign("paris", authority, days=(-9, -0.001)),
         "not yet valid": lambda: sign("paris", authority, days=(0.1, 9)),
