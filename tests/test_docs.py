@@ -38,10 +38,7 @@ def blocks(page: str | Path, language: str) -> list[str]:
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize(
-    "page",
-    ["README.md", *(f"docs/{name}.md" for name in PROGRAM_PAGES.split())],
-)
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in PROGRAM_PAGES.split())])
 def test_the_python_blocks_of_a_page_form_a_program(page: str, tmp_path: Path) -> None:
     program = tmp_path / "page.py"
     program.write_text("\n\n".join(blocks(page, "python")))

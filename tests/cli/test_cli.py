@@ -198,9 +198,7 @@ def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> No
         ("wat", "wat"),
     ],
 )
-def test_wrong_input_gets_one_line_and_code_2(
-    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_get_a_line_and_exit_code_2(words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert message in refused(*words.split())
 

@@ -304,6 +304,7 @@ LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
         ('problems = ["digits"]\nmodel = "wat"', "Unknown model 'wat'"),
         ('problems = ["robust_regression"]\nnodes = 3', "cannot be divided evenly among 3 nodes"),
         ('problems = ["a/x.csv", "b/x.csv"]', "two problems of this study have the same name"),
+        ('problems = ["spike", "digits"]\n[problem.digits]\nmetric = "wat"', "digits, exact, iid: There is no metric 'wat'"),
     ],
 )
 def test_a_wrong_file_gets_one_clear_line_before_anything_runs(text: str, message: str, tmp_path: Path) -> None:
@@ -311,13 +312,6 @@ def test_a_wrong_file_gets_one_clear_line_before_anything_runs(text: str, messag
     file.write_text(text)
     assert message in refused("study", file, "--out", tmp_path / "a")
     assert not list((tmp_path / "a").glob("*/config.json"))
-
-
-def test_a_mistake_in_the_last_cell_shows_before_the_first_is_run(tmp_path: Path) -> None:
-    file = tmp_path / "wrong.toml"
-    file.write_text('problems = ["least_squares", "digits"]\nnodes = 4\nsteps = 5\n[problem.digits]\nmetric = "wat"\n')
-    assert "digits, exact, iid: There is no metric 'wat'" in refused("study", file, "--out", tmp_path / "a")
-    assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize(

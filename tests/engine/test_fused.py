@@ -272,9 +272,7 @@ def test_rules_side_by_side_each_take_their_fast_path_and_are_the_plain_rules(mo
 
 @in_c
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_adanasas_fused_messages_are_the_rules_and_keep_the_state(
-    name: str, decay: float, arrays: Callable[..., Array]
-) -> None:
+def test_adanasas_fused_messages_are_the_rules_and_keep_states(name: str, decay: float, arrays: Callable[..., Array]) -> None:
     x, rule = arrays((2, 3, 700)), adanasa(3, 700)
     rule = with_weight_decay(rule, lambda t: decay) if decay else rule
     quick = with_fused_messages(rule, rule.init(x))

@@ -66,10 +66,10 @@ def test_metrics_are_what_they_say() -> None:
 def test_a_batch_of_runs_equals_separate_runs_exactly() -> None:
     problem, graph = LeastSquares(dim=20), topology.ring(6, weights="lazy")
     names, etas, seeds = list(rules.RULES), [0.001, 0.01], [0, 5]
-    batch = dnasa.solve(problem, graph, names, steps=30, eta=etas, seed=seeds)
+    batch = dnasa.solve(problem, graph, names, steps=12, eta=etas, seed=seeds)
     for run, row in batch.runs.iterrows():
         eta = None if np.isnan(row.eta) else row.eta
-        alone = dnasa.solve(problem, graph, row.rule, steps=30, eta=eta, seed=row.seed)
+        alone = dnasa.solve(problem, graph, row.rule, steps=12, eta=eta, seed=row.seed)
         np.testing.assert_array_equal(batch.x[run], alone.x)
 
 

@@ -80,7 +80,7 @@ def test_the_remaining_nodes_evaluate_all_test_rows() -> None:
         np.testing.assert_allclose((first[key] + second[key]) / 2, before[key], rtol=1e-10)
 
 
-def test_processes_with_different_shards_agree_on_the_fingerprint() -> None:
+def test_processes_with_different_shards_agree_on_the_fingerprint_and_each_node_has_its_own() -> None:
     whole = classification()
     first, rest = classification(held=[0]), classification(held=[1, 2, 3])
     assert first.fingerprint == rest.fingerprint == whole.fingerprint
@@ -88,9 +88,6 @@ def test_processes_with_different_shards_agree_on_the_fingerprint() -> None:
     assert gathered == [whole.node_fingerprint(node) for node in range(4)]
     assert len(set(gathered)) == 4
     assert [first.rows(0), *(rest.rows(node) for node in (1, 2, 3))] == [10, 15, 5, 30]
-
-
-def test_other_data_of_a_node_changes_its_fingerprint_alone() -> None:
     one, other = classification(), classification(change=12)
     assert one.fingerprint == other.fingerprint
     assert [one.node_fingerprint(i) == other.node_fingerprint(i) for i in range(4)] == [True, False, True, True]
