@@ -10,19 +10,7 @@ from dnasa.extras import on_first_use
 from dnasa.rules import schedules
 
 if TYPE_CHECKING:
-    from dnasa import (
-        channels,
-        comparing,
-        data,
-        inference,
-        networks,
-        optim,
-        problems,
-        reproduce,
-        sklearn,
-        topology,
-        trained,
-    )
+    from dnasa import channels, comparing, data, inference, networks, optim, problems, reproduce, sklearn, topology, trained
     from dnasa.engine.loop import solve
     from dnasa.engine.simulate import simulate
     from dnasa.networks import connect

@@ -22,12 +22,13 @@ from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Record
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.progress import Progress
-from dnasa.tasks.sources import Source, SourceOptions, make_source
+from dnasa.tasks.sources import SourceOptions, make_source
 from dnasa.topology.matrices import check_weights
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
 
+same_source = lru_cache(maxsize=1)(make_source)  # the cells of a problem and partition follow each other
 SUMMARY = "table.csv"  # of a cell: written when it is complete
 
 
@@ -80,11 +81,6 @@ def left_out(cell: Cell) -> dict[str, str]:
     return reasons
 
 
-@lru_cache(maxsize=1)  # the cells of a problem and partition follow each other
-def source_of(options: SourceOptions, nodes: int) -> Source:
-    return make_source(options, range(nodes), validate=True)
-
-
 def prepare(study: Study, cell: Cell) -> Prepared:
     settings, network, reasons = cell.settings, connect(cell), left_out(cell)
     rules = [rule for rule in settings["rules"] if rule not in reasons]
@@ -92,7 +88,7 @@ def prepare(study: Study, cell: Cell) -> Prepared:
         raise InputError(f"no rule can be used on {cell.graph}: {next(iter(reasons.values()))}")
     options = settings | {"partition": cell.partition, "device": study.device}
     options["data" if cell.partition else "problem"] = cell.problem
-    source = source_of(SourceOptions.of(options), network.nodes)
+    source = same_source(SourceOptions.of(options), range(network.nodes), validate=True)
     only_end = study.figure == "stepsizes" and settings["evaluate"] is None
     return Prepared(
         source.problem,

@@ -104,14 +104,8 @@ def read_table(path: Path, as_text: str | None = None) -> pd.DataFrame:
     """Parquet, or text. The column `as_text` stays text, as 007."""
     if extension(path) not in FORMATS:
         raise InputError(f"{path.name} has no format that can be read: save it as .csv. Formats: {', '.join(FORMATS)}.")
-    if extension(path) == ".parquet":
-        return _numbered(_read_parquet(path))
-    return _numbered(_read_text(path, as_text))
-
-
-def _numbered(frame: pd.DataFrame) -> pd.DataFrame:
-    """With rows that count from 1, below the header."""
-    return frame.set_axis(pd.RangeIndex(1, 1 + len(frame)))
+    frame = _read_parquet(path) if extension(path) == ".parquet" else _read_text(path, as_text)
+    return frame.set_axis(pd.RangeIndex(1, 1 + len(frame)))  # rows count from 1, below the header
 
 
 def _read_text(path: Path, as_text: str | None) -> pd.DataFrame:
@@ -119,7 +113,8 @@ def _read_text(path: Path, as_text: str | None) -> pd.DataFrame:
     sample = raw[:SAMPLE].decode(errors="replace")
     header = next((line for line in sample.splitlines() if line.strip()), "")
     try:
-        names, separator = _parse_header(header)
+        choices = [(next(csv.reader([header], delimiter=sign, skipinitialspace=True), []), sign) for sign in SEPARATORS]
+        names, separator = max(choices, key=lambda choice: len(choice[0]))  # which divides the line into most names
         if len(names) < 2 and extension(path) != ".csv":
             names, separator = header.split(), " "
         frame = pd.read_csv(
@@ -141,12 +136,6 @@ def _read_text(path: Path, as_text: str | None) -> pd.DataFrame:
     _check_header(path, [name.strip() for name in names], frame)
     surplus = [name for place, name in enumerate(frame.columns) if _is_surplus(frame, name, place)]
     return frame.drop(columns=surplus)
-
-
-def _parse_header(header: str) -> tuple[list[str], str]:
-    """The names, and the separator that divides the line into most of them."""
-    choices = [(next(csv.reader([header], delimiter=sign, skipinitialspace=True), []), sign) for sign in SEPARATORS]
-    return max(choices, key=lambda choice: len(choice[0]))
 
 
 def _decimal(sample: str, separator: str) -> str:

@@ -27,8 +27,6 @@ GradientOfNode = Callable[[Array, int, int], Array]  # (point, node, step of thi
 
 
 class Offer(NamedTuple):
-    """What a node sends to a neighbor."""
-
     steps: float  # the mean number of steps of all nodes, as the sender knows it
     messages: Messages
 
@@ -117,12 +115,6 @@ class Node:
         self.own_steps += 1
 
 
-def exchange_weights(graph: Topology, i: int) -> dict[int, float]:
-    """The neighbors of node i, with weights that are exactly symmetric, so that a pair's changes cancel."""
-    W = graph.sparse
-    return {j: float((W[i, j] + W[j, i]) / 2) for j in graph.neighbours(i)}
-
-
 class Late(Stepper):
     """All nodes, in the order of a clock's events."""
 
@@ -131,8 +123,10 @@ class Late(Stepper):
         clock = cast("Clock", network.settings.clock)
         self.arrival = clock.single_messages()
         self.compute = clock.compute
+        graph: Topology = network.topology
+        W = (graph.sparse + graph.sparse.T) / 2  # exactly symmetric, so that a pair's changes cancel
         self.nodes = [
-            Node(rule, _row(snapshot.state, i), exchange_weights(network.topology, i), late, steps)
+            Node(rule, _row(snapshot.state, i), {j: float(W[i, j]) for j in graph.neighbours(i)}, late, steps)
             for i in range(network.nodes)
         ]
         self.done = 0  # steps of nodes

@@ -66,7 +66,7 @@ class Journal(logging.Handler):
         self.audited = 0  # the steps whose messages are in the audit
         self.waiting: list[str] = []
         LOGGER.addHandler(self)
-        traffic.report = self._report
+        traffic.report = lambda: self.write(self.audited)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep an event and write it, if possible at once: a thread of the network cannot end the run, the next `write` can."""
@@ -88,9 +88,6 @@ class Journal(logging.Handler):
             self.audited = t
         finally:
             self.release()
-
-    def _report(self) -> None:
-        self.write(self.audited)
 
     def detach(self) -> None:
         """Receive no more events."""
