@@ -138,6 +138,11 @@ class Machines:
         for here, there in ((i, j), (j, i)):
             ip("-n", self.names[here], "neigh", "del", address(there), "dev", "eth0")
 
+    def reject(self, i: int, j: int, rule: str = "-A") -> None:
+        """A firewall of machine i rejects packets from machine j, which is told so; with the rule "-D" no longer."""
+        words = f"iptables {rule} INPUT -s {address(j)} -p tcp -j REJECT --reject-with tcp-reset"
+        subprocess.run(self.on(i, *words.split()), check=True, capture_output=True)
+
     def refuse_connections(self, i: int) -> None:
         """Machine i dials, and nobody can dial it: as behind a firewall, or a router that translates addresses."""
         subprocess.run(self.on(i, *"iptables -A INPUT -p tcp --syn -j DROP".split()), check=True, capture_output=True)

@@ -95,6 +95,9 @@ def test_torch_listens_on_the_interface_and_ports_that_were_chosen(tmp_path: Pat
         assert sum(address == "*" for found in sockets for address, _ in found) <= 2
 
 
+# ---------------------------------------------------------------- sites
+
+
 def check_sites(made: Machines, files: Sequence[Path]) -> None:
     words = [train(made, 60, "--sites", file, run=f"run-{file.stem}") for file in files]
     processes = [start(made, i, sys.executable, *words[i]) for i in range(len(files))]
@@ -154,3 +157,54 @@ def test_a_machine_that_is_cut_off_is_missed_after_the_timeout_and_comes_back(tm
         made.mend(1)
         wait_until(lambda: job.train_with(0, 1, 2))
         assert all(map(job.runs, range(3)))
+
+
+def steps_of(job: SiteProcesses) -> list[int]:
+    return [job.progress(site).step for site in range(len(job.processes))]
+
+
+@LONG
+@pytest.mark.skipif(shutil.which("iptables") is None, reason="a firewall needs iptables")
+def test_a_firewall_between_two_pairs_of_sites_stops_both_and_neither_trains_alone(tmp_path: Path) -> None:
+    with training(tmp_path, 4) as (made, job):
+        for rule in ("-A", "-D"):
+            for here, there in ((0, 2), (0, 3), (1, 2), (1, 3)):
+                made.reject(here, there, rule)
+                made.reject(there, here, rule)
+            if rule == "-A":
+                time.sleep(2 * TIMEOUT)
+                before = steps_of(job)
+                time.sleep(2 * TIMEOUT)
+                assert steps_of(job) == before
+                assert max(before) - min(before) <= 2
+        wait_until(lambda: min(steps_of(job)) > max(before) + 10)
+        wait_until(lambda: job.train_with(0, 1, 2, 3))
+
+
+@LONG
+def test_a_link_that_breaks_as_another_recovers_does_not_split_the_run(tmp_path: Path) -> None:
+    with training(tmp_path) as (made, job):
+        made.cut(2)
+        time.sleep(TIMEOUT / 2)
+        made.separate(0, 1)
+        made.mend(2)
+        wait_until(lambda: job.train_with(0, 2) or job.train_with(1, 2))
+        pair = [0, 2] if job.train_with(0, 2) else [1, 2]
+        (alone,) = {0, 1, 2} - {*pair}
+        before = steps_of(job)
+        wait_until(lambda: all(job.progress(site).step > before[site] + 20 for site in pair))
+        assert job.progress(alone).step <= before[alone] + 1
+        made.reunite(0, 1)
+        wait_until(lambda: job.train_with(0, 1, 2))
+
+
+@LONG
+def test_two_sites_that_cannot_reach_each_other_train_together_again_once_they_can(tmp_path: Path) -> None:
+    with training(tmp_path) as (made, job):
+        began = time.time()
+        made.separate(0, 1)
+        wait_until(lambda: job.train_with(0, 2) or job.train_with(1, 2))  # whoever notices it first
+        assert time.time() < began + TIMEOUT + 1 + SLACK
+        time.sleep(2 * TIMEOUT)
+        made.reunite(0, 1)
+        wait_until(lambda: job.train_with(0, 1, 2))
