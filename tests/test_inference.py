@@ -191,6 +191,9 @@ def test_two_fits_of_a_site_differ_in_no_row_or_in_five(tmp_path: Path) -> None:
     fitted(lab(2), own_folders=False)  # a dry run
     assert not [*tmp_path.iterdir()]
     fitted(frame)
+    assert (
+        tmp_path / "fits.json"
+    ).stat().st_mode & 0o777 == 0o600  # the hashes of guessed values are known to whoever reads it
     begun = len(sent)
     for few in (
         lab(1),

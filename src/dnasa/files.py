@@ -9,6 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -42,10 +43,11 @@ def check_folder(path: Path, make: bool = False) -> None:
         raise InputError(f"Cannot write to {path}: {error.strerror}. Choose another folder.") from error
 
 
-def write_durably(path: Path, data: bytes, draft: Path | None = None, sync: bool = True) -> None:
+def write_durably(path: Path, data: bytes, draft: Path | None = None, sync: bool = True, mode: int = 0o666) -> None:
     """Write a file completely or not at all: `draft` is written, then renamed. With `sync` it survives a power failure."""
     draft = draft or path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    file = open(draft, "xb")  # noqa: SIM115 (it fails, and nothing is removed, where there is such a file)
+    opener = partial(os.open, mode=mode)
+    file = open(draft, "xb", opener=opener)  # noqa: SIM115 (it fails, and nothing is removed, where there is such a file)
     try:
         with file:
             if path.is_file():

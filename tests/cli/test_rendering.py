@@ -42,3 +42,14 @@ def test_mpirun_gets_no_escape_codes(launched: bool) -> None:
     env = os.environ | {"FORCE_COLOR": "1"} | ({"OMPI_COMM_WORLD_RANK": "0"} if launched else {})
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert ("\x1b" in done.stdout) is not launched
+
+
+def test_names_of_other_sites_do_not_control_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(rendering, "console", Console(width=80, color_system=None))
+    name = "\x1b[2J\x9b31m\rno\x7f"
+    rendering.print_line(name)
+    rendering.print_error(name)
+    rendering.print_table(pd.DataFrame({name: [name]}), name)
+    shown = "".join(capsys.readouterr())
+    assert shown.count("?[2J?31m?no?") == 5
+    assert not {*"\x1b\x9b\r\x7f"} & {*shown}

@@ -99,6 +99,22 @@ def test_nothing_of_few_rows_leaves_random_tables(tables: int) -> None:
     assert min(sent, sum(map(bool, kinds))) > tables // 10
 
 
+@pytest.mark.parametrize("shape", [(), (2, 2)], ids=["column", "image"])
+def test_two_summaries_do_not_give_the_number_of_a_row_that_only_one_of_them_has(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    for rows in (20, 77, 200):
+        numbers, kinds = rng.lognormal(3, 0.5, rows), pd.Series(["a", "b"] * rows, name="kind")[: rows + 1]
+
+        def sent(last: float, numbers: np.ndarray = numbers, kinds: pd.Series = kinds) -> Any:
+            inputs = np.append(numbers, last)
+            frame = Rows(pd.DataFrame({"dose": inputs}), kinds, ("dose",))
+            given = Rows(np.multiply.outer(inputs, np.ones(shape)), kinds) if shape else frame
+            summary = summarize(given, given.take(np.arange(0)), None, 5)
+            return summary.array or summary.columns[0].moments
+
+        assert len({sent(last) for last in np.linspace(numbers.min(), numbers.max(), 30)}) <= 8
+
+
 def test_nothing_is_said_of_missing_values_of_test_rows() -> None:
     frame = pd.DataFrame({"dose": np.arange(40) / 7, "ward": ["a", "b"] * 20, "y": ["n", "m"] * 20})
     train, full = (from_frame(part, "y", "the table") for part in (frame[:30], frame[30:]))

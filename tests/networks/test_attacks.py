@@ -223,6 +223,7 @@ ATTACKS: dict[str, tuple[Callable[[Site], Any], str]] = {
     "ramp": (ramp, "is the limit: they are wrong, or the run diverges"),
     "large sum": (lambda site: site.network.mean(np.full((1, 30), 1e30)), "it sent numbers of size"),
     "nonsense": (lambda site: site.network.processes.allgather_text("nothing"), "its text cannot be read"),
+    "bad model": (lambda site: site.network.processes.copy(np.full((1, 3), np.nan), 1), "it sent numbers that are not finite"),
 }
 
 
@@ -239,10 +240,12 @@ def test_a_member_that_sends_nonsense_is_named_and_its_numbers_are_not_used(tmp_
         return sent if isinstance(sent, float) else None
 
     try:
-        both = name in ("large sum", "nonsense")  # take part in the same cycle, which must not have begun
+        both = name in ("large sum", "nonsense", "bad model")  # take part in the same cycle, which must not have begun
         first.poison_at = attacker.poison_at = max(len(first.ends), len(attacker.ends)) + (20 if both else 1)
         if name == "large sum":
             first.poison = lambda site: site.network.mean(np.ones((1, 30))) and None
+        if name == "bad model":
+            first.poison = lambda site: site.network.processes.copy(np.ones((1, 3)), 1) and None
         if name == "nonsense":
             first.poison = lambda site: site.network.processes.allgather_json(1, int) and None
         attacker.poison = poison
@@ -278,6 +281,25 @@ def test_a_text_that_cannot_be_read_names_its_site(text: str) -> None:
     for reader in readers:
         with pytest.raises(RunError, match=r"^paris is at fault: its text cannot be read"):
             reader()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": -1},
+        {"columns": [{"name": "x", "kind": "number", "moments": {"n": 9, "mean": float("nan"), "squares": 1.0}}]},
+        {"columns": [{"name": "x", "kind": "number", "moments": {"n": 9, "mean": 1.0, "squares": -1.0}}]},
+        {"columns": [{"name": "x", "kind": "number", "moments": {"n": 10**30, "mean": 1.0, "squares": 1.0}}]},
+        {"columns": [{"name": "x", "kind": "text", "counts": {"a": -5}}]},
+        {"columns": [{"name": "x", "kind": "\x1b[2J"}]},
+        {"array": {"n": 9, "mean": float("inf"), "squares": 1.0}},
+    ],
+)
+def test_a_summary_with_numbers_that_no_rows_have_names_its_site(change: dict[str, Any]) -> None:
+    own = Summary(9, (1,), name="berlin").to_json()
+    processes = Processes(range(1), 0, range(2), NAMES, lambda text: [text, json.dumps([own | change])])
+    with pytest.raises(RunError, match=r"^paris is at fault: its text cannot be read"):
+        processes.allgather_json([own], lambda given: checked_summaries(json.dumps([own]), json.dumps(given)))
 
 
 def test_a_site_that_is_revoked_during_a_run_is_refused_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -261,6 +261,27 @@ def test_what_would_tell_of_rows_without_noise_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", ["dsgd", "cosine", 2.0]),
+        ("--model linear", ["dnasa", None, None]),
+        ("--rule dasagt --eta 0.5", ["dasagt", None, 0.5]),
+    ],
+)
+def test_the_default_with_hidden_layers_is_the_rule_for_much_noise(
+    words: str, expected: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dnasa.engine.budget.noise_multiplier", lambda *_: 1.0)  # the accountant takes a while
+    rows = "".join(f"{x[0]},{x[1]},{'ny'[y]}\n" for x, y in zip(X, Y, strict=True))
+    (tmp_path / "rows.csv").write_text("a,b,y\n" + rows)
+    command = f"train --data rows.csv --target y --nodes 3 --epsilon 3 --batch 4 --steps 2 {words} --out run --quiet"
+    done = run(*command.split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    stored = json.loads((tmp_path / "run/config.json").read_text())["options"]
+    assert [stored.get(name) for name in ("rule", "schedule", "eta")] == expected
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--delta 1e-3", "--delta belongs to --epsilon"),

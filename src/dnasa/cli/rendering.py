@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # mpirun gives its processes a terminal, whatever its own output is
 console = Console() if networks.detect() == "simulated" else Console(color_system=None)
+CONTROL = dict.fromkeys({*range(32), *range(127, 160)} - {*b"\t\n"}, "?")
 COLUMNS = (  # of a history, those that are printed
     *("step", "train_loss", "test_loss", "test_accuracy", "test_rmse", "test_r2"),
     *("grad_norm", "consensus", "clock_seconds", "seconds"),
@@ -87,8 +88,8 @@ def _fitting(columns: Sequence[Sequence[str]], room: int) -> Iterator[dict[int, 
 
 
 def printable(text: str) -> str:
-    """Names in files may hold characters that no terminal can encode."""
-    return text.encode(errors="replace").decode()
+    """Names in files may hold characters that no terminal can encode, and other sites may send some that control it."""
+    return text.encode(errors="replace").decode().translate(CONTROL)
 
 
 def print_history(rows: "pd.DataFrame", title: str) -> None:

@@ -39,7 +39,7 @@ def check_rows(folder: Path, rows: Rows, min_count: int, sends: bool) -> None:
         )
     if sends and own not in fits:
         try:
-            write_durably(path, json.dumps({"salt": salt, "fits": [*fits, own]}).encode())
+            write_durably(path, json.dumps({"salt": salt, "fits": [*fits, own]}).encode(), mode=0o600)
         except OSError as error:
             raise InputError(f"Cannot write {path}, which a fit needs: {error.strerror}.") from error
 

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -61,7 +61,7 @@ class Moments(NamedTuple):
         if binary:
             mean = min(max(mean, 0.0), 1.0)
             return Moments(self.n, mean, self.n * mean * (1 - mean))
-        square = unit * self.deviation
+        square = 2.0 ** np.ceil(np.log2(rows * self.deviation**2))  # a power of 2 too, or it would tell the exact deviation
         return Moments(self.n, mean, float(max(1, round(self.squares / square)) * square))
 
     def merged(self, other: "Moments") -> "Moments":
@@ -76,7 +76,7 @@ class Column(NamedTuple):
     """Summary of an input column."""
 
     name: str
-    kind: str
+    kind: Literal["number", "text"]
     moments: Moments = Moments()
     counts: dict[str, int] = {}  # noqa: RUF012 (rows of each category, and of missing values; never changed)
 
@@ -170,10 +170,17 @@ class Summary(NamedTuple):
 
     @classmethod
     def from_json(cls, entries: Any) -> "Summary":
-        """Rebuild a summary that another process sent."""
+        """Rebuild a summary that another process sent; a `ValueError` if there can be no such rows."""
         from pydantic import TypeAdapter
 
-        return TypeAdapter(cls).validate_python(entries)
+        summary = TypeAdapter(cls).validate_python(entries)
+        moments = [*(column.moments for column in summary.columns), summary.target.moments, summary.array or Moments()]
+        counts = [summary.rows, summary.tests, *summary.target.counts, *(m.n for m in moments)]
+        counts += [count for column in summary.columns for count in column.counts.values()]
+        finite = all(abs(m.mean) <= columns.FLOAT32 and 0 <= m.squares < np.inf for m in moments)
+        if not finite or not all(0 <= count < 2**53 for count in counts):
+            raise ValueError("no rows have these numbers")
+        return summary
 
 
 def check_columns(rows: Rows) -> None:
@@ -239,6 +246,8 @@ def summarize(train: Rows, test: Rows, task: str | None, min_count: int = 1) -> 
         raise InputError(f"There are {len(train.labels)} training rows: a site needs at least {min_count}.")
     features = tuple(_summarize_column(name, train.inputs[name], min_count) for name in train.features)
     array = None if features or train.inputs.dtype == np.uint8 else Moments.of(train.inputs)
+    if array and min_count > 1:
+        array = array.rounded(min_count * train.inputs[0].size, binary=False)
     target = _summarize_target(train, test.labels, task, min_count)
     shape = tuple(train.inputs.shape[1:])
     return Summary(len(train.labels), shape, features, array, target, len(test.labels), train.absent, min_count=min_count)

@@ -43,11 +43,11 @@ class Masks:
         """Add masks to integers, in place; all processes call it for the same sums of a purpose (0 to 3), in the same order."""
         nonce = NONCE.pack(0, 4 * self.network + purpose, self.used[purpose])
         self.used[purpose] += 1
-        flat = codes.reshape(-1).view(f"u{codes.itemsize}")
+        numbers = codes.view(f"u{codes.itemsize}")
         for peer, key in self.keys.items():
-            stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor().update(bytes(flat.nbytes))
+            stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor().update(bytes(codes.nbytes))
             combine = np.add if self.rank < peer else np.subtract
-            combine(flat, np.frombuffer(stream, flat.dtype), out=flat)
+            combine(numbers, np.frombuffer(stream, numbers.dtype).reshape(codes.shape), out=numbers)
 
 
 def agreed(rank: int, allgather_text: Callable[[str], list[str]], blamed: Callable[[int, str], RunError]) -> Masks:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dnasa.arrays import copied
 from dnasa.checks import first_line
 from dnasa.communication import Channel, Membership, MessageSettings, Network, Processes
 from dnasa.core import Array, InputError, ProcessLost, RunError
@@ -179,7 +180,9 @@ class SiteTransport(Transport):
         others = [peer for peer in targets if peer != source]
         sends = [(peer, buffer) for peer in others] if self.rank == source else []
         receives = [(source, buffer)] if self.rank in others else []
+        own = [copied(buffer) for _, buffer in receives]
         self.finish(self._start(self.number + 1, receives, sends))
+        self.inspect(source, [buffer for _, buffer in receives], own)
         return buffer
 
     def gather(self, own: np.ndarray) -> np.ndarray:
