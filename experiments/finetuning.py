@@ -1,6 +1,9 @@
 """Fine-tune a residual net on CIFAR-10: the largest fall in 50 steps and the change after 200, in points.
 
-python experiments/finetuning.py cuda [batch]     # group norm, or batch norm
+python experiments/finetuning.py cuda           # group norm
+python experiments/finetuning.py cuda batch     # batch norm
+python experiments/finetuning.py cuda fixed     # batch norm that keeps the statistics of the pretraining
+python experiments/finetuning.py cpu small      # width 8, images of 16 x 16, batches of 16, 600 steps of pretraining
 """
 
 import sys
@@ -17,8 +20,9 @@ from dnasa.data import load, partition
 from dnasa.problems import Supervised
 from dnasa.problems.losses import cross_entropy
 from dnasa.problems.models import resnet
+from dnasa.problems.supervised import Model
 
-NODES, PRETRAIN, STEPS = 8, 1500, 200
+NODES, STEPS = 8, 200
 CELLS = [("iid", 0), *(("dirichlet(0.1)", seed) for seed in range(3)), ("by_label", 0)]  # the partition and its seed
 ETAS = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3]
 
@@ -48,32 +52,56 @@ def flip_and_shift(images: Tensor, generator: torch.Generator, most: int = 4, fl
     return pad(images, (most,) * 4)[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def main(device: str, norm: str) -> None:
-    cifar = load("cifar10")
+def halved(images: np.ndarray) -> np.ndarray:
+    """Each pixel the mean of 2 x 2."""
+    n, channels, height, width = images.shape
+    return images.reshape(n, channels, height // 2, 2, width // 2, 2).mean((3, 5)).astype(np.uint8)
 
-    def problem(division: str, seed: int) -> Supervised:
-        shards = partition(division, cifar.labels, NODES, seed=seed)
-        return Supervised(
-            partial(resnet, norm=norm), cross_entropy, cifar, shards, augment=flip_and_shift, device=device, train_metrics=False
-        )
+
+def fall_and_change(accuracy: pd.Series) -> tuple[float, float]:
+    """The largest fall in the first 50 steps, and the change at the last, of a series by step."""
+    return accuracy[0] - accuracy.loc[:50].min(), accuracy.iloc[-1] - accuracy[0]  # without loc, 50 rows
+
+
+def main(device: str, norm: str, small: bool) -> None:
+    cifar, widths, batch, pretrain, shift = load("cifar10"), (32, 64, 128), 32, 1500, 4
+    tests: int | list[int] = 10
+    if small:
+        inputs, test_inputs = halved(cifar.inputs), halved(cifar.test_inputs[:2000])
+        cifar = cifar._replace(inputs=inputs, test_inputs=test_inputs, test_labels=cifar.test_labels[:2000])
+        widths, batch, pretrain, shift, tests = (8, 16, 32), 16, 600, 2, [0, 10, 25, 50, 100, STEPS]
+
+    def problem(division: str, seed: int, model: Model) -> Supervised:
+        shards, augment = partition(division, cifar.labels, NODES, seed=seed), partial(flip_and_shift, most=shift)
+        return Supervised(model, cross_entropy, cifar, shards, batch, augment, device=device, train_metrics=False)
 
     graph = dnasa.topology.exact(NODES)
-    trained = dnasa.solve(problem("iid", 0), graph, "adanasa", steps=PRETRAIN, evaluate=PRETRAIN)
+    model: Model = partial(resnet, widths=widths, norm="group" if norm == "group" else "batch")
+    first = problem("iid", 0, model)
+    trained = dnasa.solve(first, graph, "adanasa", steps=pretrain, evaluate=pretrain)
+    if norm == "fixed":
+        model = first.network(trained.mean, trained.statistics)
     rows = []
     for division, seed in CELLS:
         for rule, eta in [("adanasa", None), ("dadam", ETAS)]:
             tuned = dnasa.solve(
-                problem(division, seed), graph, rule, eta=eta, steps=STEPS, start=trained.mean, evaluate=10, node_weights="rows"
+                problem(division, seed, model),
+                graph,
+                rule,
+                eta=eta,
+                steps=STEPS,
+                start=trained.mean,
+                evaluate=tests,
+                node_weights="rows",
             )
             history = tuned.history
             for name, run in history.groupby(history.eta.fillna(0) if "eta" in history else np.zeros(len(history))):
                 accuracy = 100 * run.set_index("step").test_accuracy
-                fall, change = accuracy[0] - accuracy[:50].min(), accuracy[STEPS] - accuracy[0]
-                rows.append((division, seed, rule, name, accuracy[0], fall, change))
+                rows.append((division, seed, rule, name, accuracy[0], *fall_and_change(accuracy)))
                 print(*rows[-1], flush=True)
     table = pd.DataFrame(rows, columns=["division", "seed", "rule", "eta", "start", "fall", "change"])
     print(table.groupby(["division", "rule", "eta"], sort=False)[["start", "fall", "change"]].mean().round(2).to_string())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], "batch" if "batch" in sys.argv else "group")
+    main(sys.argv[1], next((norm for norm in ("batch", "fixed") if norm in sys.argv), "group"), "small" in sys.argv)

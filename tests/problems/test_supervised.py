@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from experiments.finetuning import flip_and_shift
+from experiments.finetuning import fall_and_change, flip_and_shift, halved
 from numpy.lib.stride_tricks import sliding_window_view
 from thread_network import run_threads
 from torch import nn
@@ -199,7 +200,8 @@ def test_batch_norm_is_warned_about_where_classes_differ_beyond_chance(how: str,
         warnings.simplefilter("always")
         for seed in range(5):
             Supervised(lambda: resnet(1, 10, (8,), norm), cross_entropy, data, partition(how, labels, 8, seed), batch=2)
-    assert ["replace_batch_norm" in str(one.message) for one in told] == 5 * [True] * warned
+    advice = ("replace_batch_norm", "eval mode")
+    assert [all(part in str(one.message) for part in advice) for one in told] == 5 * [True] * warned
 
 
 @pytest.mark.parametrize("name", ["batch norm", "perceptron"])
@@ -301,6 +303,32 @@ def test_batch_norm_in_eval_mode_keeps_its_statistics() -> None:
     module = copy.deepcopy(frozen)
     nn.functional.mse_loss(module(x), y).backward()
     torch.testing.assert_close(g.view(-1), torch.cat([part.grad.reshape(-1) for part in module.parameters()]))
+
+
+def test_fine_tuning_begins_with_the_statistics_of_the_training_and_keeps_them() -> None:
+    rows = images()
+    first = Supervised(MODELS["batch norm"][0], cross_entropy, rows, [np.arange(30)], batch=BATCH)
+    trained = dnasa.solve(first, topology.complete(1), "adanasa", steps=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # that the nodes have different classes no longer matters
+        shards = [np.flatnonzero(rows.labels[:30] == label) for label in range(3)]
+        task = Supervised(first.network(trained.mean, trained.statistics), cross_entropy, rows, shards, batch=BATCH)
+    tuned = dnasa.solve(task, topology.complete(3), "adanasa", steps=3, start=trained.mean)
+    assert tuned.history.test_loss.iloc[0] == pytest.approx(trained.history.test_loss.iloc[-1], rel=1e-5)
+    assert tuned.statistics is None
+    buffers = task.network(tuned.mean).state_dict()
+    for name, part in first.module.split_statistics(trained.statistics).items():
+        assert torch.equal(buffers[name], part)
+
+
+def test_the_fall_is_of_the_first_50_steps() -> None:
+    accuracy = pd.Series([80.0, 79.0, 79.5, 60.0, 70.0], index=[0, 25, 50, 75, 100])
+    assert fall_and_change(accuracy) == (1, -10)
+
+
+def test_halved_images_are_means_of_four_pixels() -> None:
+    pictures = np.arange(16, dtype=np.uint8).reshape(1, 1, 4, 4)
+    assert halved(pictures).tolist() == [[[[2, 4], [10, 12]]]]
 
 
 def test_windows_of_one_array_take_the_memory_of_that_array() -> None:

@@ -164,7 +164,7 @@ class Supervised(Sharded):
             warnings.warn(
                 "The model has batch norm, and the nodes have different classes: each node normalizes with the statistics of "
                 "its own, which can cost accuracy. dnasa.problems.models.replace_batch_norm(model) and --model resnet:16,group "
-                "have group norm instead.",
+                "have group norm instead; a trained model keeps its statistics if its batch norm layers are in eval mode.",
                 stacklevel=4,
             )
 
@@ -203,7 +203,7 @@ class Supervised(Sharded):
         return trained_parameters(self._seeded(seed))
 
     def network(self, point: Tensor, statistics: Tensor | None = None) -> nn.Module:
-        """The model with these trained parameters, as it is tested.
+        """The model with these trained parameters, as it is tested; as `model` of another problem, it keeps the statistics.
 
         Args:
             point: The trained parameters `(d,)`, such as `result.mean`.
