@@ -317,6 +317,7 @@ def test_fine_tuning_begins_with_the_statistics_of_the_training_and_keeps_them()
     assert tuned.history.test_loss.iloc[0] == pytest.approx(trained.history.test_loss.iloc[-1], rel=1e-5)
     assert tuned.statistics is None
     buffers = task.network(tuned.mean).state_dict()
+    assert trained.statistics is not None
     for name, part in first.module.split_statistics(trained.statistics).items():
         assert torch.equal(buffers[name], part)
 
