@@ -87,6 +87,10 @@ def test_fits_without_a_site_and_their_random_effects_are_those_of_twins() -> No
     tau2 = np.maximum(0, (q - 2) / (w.sum(0) - (w**2).sum(0) / w.sum(0)))
     weights = 1 / (1 / w + tau2)
     assert 0 < (tau2 > 0).sum() < 4
+    mean, width = ((weights * b).sum(0) / weights.sum(0))[3], 1.96 * (weights.sum(0) ** -0.5)[3]
+    ends = np.exp([mean, mean - width, mean + width])
+    assert found.texts()["random effects"][3] == "{:.3f} ({:.3f} to {:.3f})".format(*ends)
+    assert f"with {pooled('cox', frames).model.status.sum():.0f} events at 3 sites" in found.title
     np.testing.assert_allclose(found.table.random_effects, (weights * b).sum(0) / weights.sum(0), rtol=1e-3)
     np.testing.assert_allclose(found.table.random_effects_standard_error, weights.sum(0) ** -0.5, rtol=1e-3)
 
@@ -245,4 +249,5 @@ def test_the_command_writes_tables(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert "Reference of ward: er." in written_tex
     assert re.search(r"age & \d\.\d{3} & \d\.\d{3} to \d\.\d{3} &", written_tex)
     for wrong, message in {"cox": "needs --time", "logit": "Did you mean logistic?", "poisson": "must hold counts"}.items():
-        assert message in refused("fit", wrong, *words[:2], "--target", "pressure")
+        assert message in refused("fit", wrong, *words[:2], "--target", "pressure", "--out", tmp_path / "no")
+    assert not (tmp_path / "no").exists()

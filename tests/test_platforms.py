@@ -12,7 +12,13 @@ from dnasa.files import write_durably
 
 def test_files_are_written_where_folders_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "O_DIRECTORY")
-    monkeypatch.setattr(os, "open", lambda *_: pytest.fail("a folder was opened"))
+    real_open = os.open
+
+    def open_file(path: Path, flags: int, mode: int = 0o777) -> int:
+        assert not Path(path).is_dir()
+        return real_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_file)
     write_durably(tmp_path / "file", b"content")
     assert (tmp_path / "file").read_bytes() == b"content"
 

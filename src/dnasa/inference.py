@@ -78,10 +78,11 @@ class Fit(NamedTuple):
         texts["p"] = ["<0.001" if p < 0.001 else f"{p:.3f}" for p in table.p]
         if len(self.sites):
             mean, width = table.random_effects, 1.96 * table.random_effects_standard_error
-            texts["random effects, 95 %"] = interval(mean - width, mean + width)
+            ends = interval(mean - width, mean + width)
+            texts["random effects"] = [f"{decimals(x)} ({both})" for x, both in zip(scaled(mean), ends, strict=True)]
             texts["I2"] = [f"{share:.0f} %" for share in table.i2_percent]
             texts["without one site"] = interval(table.without_one_site_low, table.without_one_site_high)
-        return texts.replace({"nan to nan": "-", "nan %": "-"})  # too few sites have an estimate
+        return texts.replace({"nan (nan to nan)": "-", "nan to nan": "-", "nan %": "-"})  # too few sites have an estimate
 
 
 def decimals(x: float) -> str:
@@ -246,9 +247,10 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
             frames.append(frame.assign(site=summary.name, rows=summary.rows, input=design.names))
         by_site = pd.concat(frames, ignore_index=True)[BY_SITE]
         table = table.join(_over_sites(by_site), on="input")
-    event = f" = {design.encoding.classes[1]}" if design.encoding.classes else ""
-    title = f"{kind.capitalize()} regression of {total.target.name}{event}, {total.rows:,} rows at {len(counts)} sites"
-    reason = f"rows are left out: a value is missing, or a category has fewer than {MIN_COUNT} rows at the site."
+    classes, of_classes = design.encoding.classes, total.target.counts
+    event, events = (f" = {classes[1]}", f" with {of_classes[1]:,} events") if classes else ("", "")
+    title = f"{kind.capitalize()} regression of {total.target.name}{event}, {total.rows:,} rows{events} at {len(counts)} sites"
+    reason = f"rows are left out: a value is missing, or a category has fewer than {min_count} rows at the site."
     notes = [f"Reference of {name}: {words[0]}." for name, words in texts.items()]
     notes += [f"{each.summary.name}: {each.left_out:,} {reason}" for each in tables if each.left_out]
     warned = [sentence for each in tables for sentence in each.warnings] + agreement.warnings(summaries)

@@ -99,10 +99,37 @@ def test_sites_learn_which_of_their_own_rows_others_have(hospitals: Path, tmp_pa
     assert count_duplicates(rows, shards, lambda own, read: [read(own)], 12)[1] == [], "too few to be told"
 
 
+def test_one_file_serves_several_targets(hospitals: Path) -> None:
+    sites = {
+        name: {**site, "categories": {"died": site.get("labels", {})} | site.get("categories", {})}
+        for name, site in RECODE["sites"].items()
+    }
+    recode = {"sites": {name: {k: part for k, part in site.items() if k != "labels"} for name, site in sites.items()}}
+    options: Any = {"id_column": "patient", "drop_columns": "admitted"}
+    for target, classes in {"died": ("no", "yes"), "severity": ("mild", "moderate", "severe"), "sodium": ()}.items():
+        rows = data.from_shards(hospitals / "messy", range(5), 5, target, recode=recode, **options)[0]
+        assert encoding_of(rows).classes == classes
+    with pytest.raises(InputError, match=r"\[categories.TARGET\] instead of \[labels\]"):
+        data.from_shards(hospitals / "messy", range(5), 5, "sodium", recode=RECODE, **options)
+
+
 def test_flipped_classes_are_asked_about(hospitals: Path) -> None:
     recode = {"labels": {"no": "no", "yes": "yes"}, "sites": {"oslo": {"labels": {"no": "yes", "yes": "no"}}}}
     assert read(hospitals / "clean", recode).warnings == (
         "The classes in column 'died' of oslo are about as frequent as the opposite ones elsewhere: flipped?",
+    )
+
+
+def test_a_number_far_from_all_others_is_named() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"bmi": rng.normal(27, 4, 200).round(1), "crp": rng.lognormal(1, 1, 200), "visits": rng.poisson(0.2, 200)}
+    )
+    frame["died"] = np.arange(200) % 2
+    assert data.from_frame(frame, "died").warnings == ()
+    frame.loc[7, ["bmi", "visits"]] = 265, 9
+    assert data.from_frame(frame, "died").warnings == (
+        "Column 'bmi' has 265 in 1 rows, far from its other numbers: is it wrong, or in other units?",
     )
 
 

@@ -265,6 +265,12 @@ def test_identifiers_are_refused_before_anything_is_sent(tmp_path: Path, column:
     assert refused.value.kind == "a column of identifiers or free text"
 
 
+def test_all_columns_that_are_no_inputs_are_named_at_once(tmp_path: Path) -> None:
+    made = [frame.assign(case=range(len(frame)), on=pd.date_range("2025-01-01", periods=len(frame))) for frame in frames()]
+    with pytest.raises(InputError, match=r"^node-0.csv: Column 'case' has .* Nor can these be inputs: 'on'\.$"):
+        data.from_shards(write(tmp_path / "d", made), range(3), 3, "kind")
+
+
 def test_values_of_few_rows_are_unknown(tmp_path: Path) -> None:
     made = [frame.drop(columns="town").assign(ward="north", dose=np.nan) for frame in frames((20, 40, 40))]
     for frame, few in zip(made, (4, 4, 6), strict=True):

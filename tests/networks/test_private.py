@@ -148,9 +148,9 @@ def test_no_stream_is_used_twice_and_a_key_that_cannot_be_used_names_its_sender(
             each.add(codes, purpose)
             streams.append(codes.tobytes())
     assert len({*streams}) == 12
-    codes = np.zeros((2, 3), np.int64).T  # not contiguous
-    pair("09" + 31 * "00").add(codes, 0)
-    assert codes.all()
+    columns = np.zeros((2, 3), np.int64).T  # not contiguous
+    pair("09" + 31 * "00").add(columns, 0)
+    assert columns.all()
     for text in ("", "xyz", 32 * "00"):
         with pytest.raises(RunError, match="1: its public key cannot be used"):
             pair(text)

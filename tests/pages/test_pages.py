@@ -12,9 +12,10 @@ import pytest
 from command_line import run, succeed
 
 import dnasa
-from dnasa import pages
+from dnasa import data, pages
 from dnasa.core import Array, InputError
 from dnasa.pages.contents import read_history, round_numbers
+from dnasa.tasks import datasets
 
 pytestmark = pytest.mark.xdist_group("pages")  # one process trains the runs
 HEADER = "run,rule,schedule,eta,seed,step,nodes,test_loss,consensus,samples,messages,bytes,seconds\n"
@@ -75,6 +76,27 @@ def test_a_damaged_history_is_reported_in_the_page(text: str, tmp_path: Path, ho
     shutil.copytree(home / "good", tmp_path / "run")
     (tmp_path / "run" / "history.csv").write_text(text, encoding="latin-1")
     assert "history.csv is damaged" in only(tmp_path / "run")["failures"][0]
+
+
+def test_the_cohort_says_what_is_missing_or_too_few(tmp_path: Path) -> None:
+    (tmp_path / "sites").mkdir()
+    for k, name in enumerate(("bonn", "köln")):
+        rows = pd.DataFrame({"kind": ["no", "yes"] * 60, "ward": ["er", ("icu", "er")[k]] * 60, "a": np.arange(120) % 7 / 2})
+        rows.assign(b=[None, 2.5][k]).to_csv(tmp_path / "sites" / f"{name}.csv", index=False)
+    words = ["--shard-dir", tmp_path / "sites", "--target", "kind", "--steps", 5, "--model", "linear", "--quiet"]
+    succeed("train", *words, "--out", tmp_path / "run")
+    succeed("report", tmp_path / "run", "--html")
+    table = only(tmp_path / "run")["tests"]["tables"][-1]
+    cohort = {line: cells for line, *cells in table["rows"]}
+    assert table["title"] == "Cohort"
+    assert cohort["ward = icu"][1] == "<5"
+    assert cohort["b, mean (deviation)"] == ["none", "2.5 (0)", "2.5 (0)"]
+    assert cohort["b missing"] == ["96 (100.0 %)", "0", "96 (50.0 %)"]
+    rows = data.from_shards(tmp_path / "sites", range(2), 2, "a", drop_columns="b", task="regression")[0]
+    assert datasets.cohort(rows).iloc[2, 0] == "a, mean (deviation)", "the target of a regression"
+    tex = (tmp_path / "run" / "report.tex").read_text()
+    assert r"caption{Cohort.}" in tex
+    assert r"& $<$5 &" in tex
 
 
 def test_the_numbers_of_a_page_are_those_of_the_run(home: Path) -> None:

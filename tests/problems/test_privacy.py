@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import refused
+from command_line import refused, succeed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtri
@@ -275,8 +275,7 @@ def test_the_default_with_hidden_layers_is_the_rule_for_much_noise(
     rows = "".join(f"{x[0]},{x[1]},{'ny'[y]}\n" for x, y in zip(X, Y, strict=True))
     (tmp_path / "rows.csv").write_text("a,b,y\n" + rows)
     command = f"train --data rows.csv --target y --nodes 3 --epsilon 3 --batch 4 --steps 2 {words} --out run --quiet"
-    done = run(*command.split(), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    succeed(*command.split(), cwd=tmp_path)
     stored = json.loads((tmp_path / "run/config.json").read_text())["options"]
     assert [stored.get(name) for name in ("rule", "schedule", "eta")] == expected
 

@@ -398,6 +398,22 @@ def test_a_site_with_few_rows_of_a_class_sends_nothing_of_its_tests(home: Path) 
         assert (part is not None) == sends
 
 
+@pytest.mark.parametrize(
+    ("counts", "sent"),
+    [
+        ([70, 3, 22], [68, 5, 22]),
+        ([70, 2, 22], [72, 0, 22]),
+        ([2, 2, 2], [6, 0, 0]),
+        ([4, 6, 4], [0, 14, 0]),
+        ([9, 0, 1, 1, 1], [7, 0, 5, 0, 0]),
+        ([0, 0], [0, 0]),
+    ],
+)
+def test_few_rows_are_counted_as_none_or_as_the_minimum(counts: list[int], sent: list[int]) -> None:
+    assert evaluation.without_few(np.array(counts), 5).tolist() == sent
+    assert evaluation.without_few(np.array(counts), 1).tolist() == counts
+
+
 def delong(scores: np.ndarray, event: np.ndarray) -> tuple[float, float]:
     """The interval of the AUC, pair by pair."""
     wins = (scores[event][:, None] > scores[~event]).astype(float)
@@ -406,6 +422,7 @@ def delong(scores: np.ndarray, event: np.ndarray) -> tuple[float, float]:
 
 
 def test_the_results_of_a_regression_and_of_classes_are_those_of_scikit_learn(home: Path, tmp_path: Path) -> None:
+    from scipy.stats import sem
     from sklearn.metrics import confusion_matrix, mean_absolute_error, r2_score, roc_auc_score, root_mean_squared_error
 
     rows, model = rows_of(home, "regression"), dnasa.load(home / "regression")
@@ -414,10 +431,16 @@ def test_the_results_of_a_regression_and_of_classes_are_those_of_scikit_learn(ho
         assert (part is None) == (place.stop == 53)
         if part is not None:
             truth, values = map(model.encoding.target_values, (rows.labels[place], model.outputs(rows.inputs[place])))
-            found = {name: value for name, value, *_ in results.regression([part], evaluated(home / "regression").scale)}
+            measures = list(results.regression([part], evaluated(home / "regression").scale))
+            found, highs = ({name: measure[k] for name, *measure in measures} for k in (0, 2))
             assert found["R2"] == pytest.approx(r2_score(truth, values), abs=1e-6)
             assert found["RMSE"] == pytest.approx(root_mean_squared_error(truth, values), rel=1e-6)
             assert found["mean |error|"] == pytest.approx(mean_absolute_error(truth, values), rel=1e-6)
+            errors = truth - values
+            for name, each in {"mean |error|": abs(errors), "mean error": errors}.items():
+                assert highs[name] - found[name] == pytest.approx(1.96 * sem(each, axis=None, ddof=0), rel=1e-3)
+            squares = found["RMSE"] ** 2 + 1.96 * sem(errors**2, axis=None)
+            assert highs["RMSE"] == pytest.approx(squares**0.5, rel=0.1), "from the cells"
             assert found["error, 50th percentile"] == pytest.approx(np.median(truth - values), abs=0.2 * np.std(truth - values))
     run("train", "--nodes", 2, "--steps", 60, "--out", tmp_path)  # digits
     digits, model = dnasa.data.load("digits"), dnasa.load(tmp_path)
@@ -425,6 +448,11 @@ def test_the_results_of_a_regression_and_of_classes_are_those_of_scikit_learn(ho
     found = results.numbers(evaluated(tmp_path)).set_index(["group", "measure"]).value
     counts = confusion_matrix(digits.test_labels, p.argmax(1))
     np.testing.assert_array_equal(results.confusion([evaluated(tmp_path).common]), counts)
+    part = evaluation.evaluate(model, (digits.test_inputs, digits.test_labels), None, 5)
+    assert part is not None
+    np.testing.assert_array_equal(np.sum(part.confusion, axis=1), counts.sum(1))
+    assert {1, 2, 3, 4}.isdisjoint(np.ravel(part.confusion)), "of a site"
+    assert abs(np.trace(part.confusion) - np.trace(counts)) <= 0.03 * counts.sum()
     assert found["3", "recall"] == pytest.approx(counts[3, 3] / counts[3].sum())
     assert found["3", "precision"] == pytest.approx(counts[3, 3] / counts[:, 3].sum())
     assert found["all", "accuracy"] == pytest.approx(np.trace(counts) / counts.sum())

@@ -19,11 +19,8 @@ from dnasa.cli.study import study
 from dnasa.core import InputError
 from dnasa.files import make_folder
 from dnasa.reproduce import FIGURES
-from dnasa.rules.registry import DEFAULT_RULE, find
+from dnasa.rules.registry import DEFAULT_RULE, PRIVATE_METHOD, find
 from dnasa.runs.own_files import OwnFiles
-
-# rows have gradients of at most 1, so no task needs another; on average eta is about 1
-WITH_NOISE: dict[str, Any] = {"rule": "dsgd", "schedule": "cosine", "eta": 2.0}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -57,9 +54,9 @@ def train(context: typer.Context, options: Options) -> None:
         return configs.repeat(context, options.config)
     if options.dry_run:
         options = inputs.of_dry_run(options)
-    if options.epsilon is not None and options.model != "linear" and not configs.explicit(context).keys() & WITH_NOISE:
-        context.params |= WITH_NOISE  # for the config
-        options = replace(options, **WITH_NOISE)
+    if options.epsilon is not None and options.model != "linear" and not configs.explicit(context).keys() & PRIVATE_METHOD:
+        context.params |= PRIVATE_METHOD  # for the config
+        options = replace(options, **PRIVATE_METHOD)
     begun = inputs.begin(context, options, [options.rule])
     options, folder = begun.options, begun.folder
     method = inputs.method(options)

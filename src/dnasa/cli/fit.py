@@ -8,7 +8,7 @@ import typer
 from dnasa.cli import inputs, rendering
 from dnasa.cli.options import Options, takes
 from dnasa.cli.rendering import print_line, print_table
-from dnasa.files import make_folder
+from dnasa.files import check_folder, make_folder
 from dnasa.rules.registry import DEFAULT_RULE
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def fit(
     private = options.sites is not None and len(read_sites(options.sites).sites) >= FEWEST
     options = replace(options, nodes=options.nodes if options.shard_dir else 1, private=private)
     begun = inputs.begin(context, replace(options, out=None), [DEFAULT_RULE])
-    begun = begun._replace(folder=RunFolder(make_folder(options.out)) if options.out else None)
+    if options.out:
+        check_folder(options.out)
+        begun = begun._replace(folder=RunFolder(options.out))
 
     def run(network: "Network") -> Any:
         names, keys = (options.drop_columns, options.id_column), begun.sites.keys if begun.sites else None
@@ -57,6 +59,7 @@ def fit(
     for note in found.notes:
         print_line(note)
     if begun.folder is not None and network.processes.writes:
+        make_folder(begun.folder.path)
         if begun.folder.journal is not None:
             begun.folder.journal.write(0)
         references = [note for note in found.notes if note.startswith("Reference ")]

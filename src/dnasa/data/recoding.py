@@ -86,7 +86,8 @@ class Recode(BaseModel):
         if odd.any():
             raise InputError(
                 f"Column '{labels.name}' has the label '{words[odd].iloc[0]:.40}' ({first_row(labels, odd)}), which --labels "
-                "and [labels] in the file of --recode do not name: correct it, or add it.",
+                "and [labels] in the file of --recode do not name: correct it, or add it. A file for several targets has "
+                "[categories.TARGET] instead of [labels].",
                 "a label that it did not name",
             )
         classes = words.map(lambda word: self.labels.get(word, word)).where(labels.notna())

@@ -7,7 +7,8 @@ A node summarizes its own rows, and summaries are merged: means and sums of squa
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from dnasa.data.rows import Rows
 T = TypeVar("T")
 MIN_COUNT = 5  # rows: by default, no statistic of fewer leaves a site
 SENTINEL = re.compile(r"-9|-?(99+|88+|77+)(\.9+)?")  # a number that often stands for a missing one
+FAR, FEW_VALUES = 3, 10  # a number is far by so many times the range of the others, if these are more than a few
 SOLVABLE = 3  # values whose counts follow from the moments
 MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
 RARE_CLASSES, RARE = 100, 5  # also a regression's target: more than 100 values with fewer than 5 rows each
@@ -195,11 +197,30 @@ def check_columns(rows: Rows) -> None:
 
 
 def check_identifiers(rows: Rows) -> None:
-    """Refuse columns of numbers that seem to name the rows, unless the user gave their unit."""
+    """Refuse dates, and columns of numbers that seem to name the rows, unless the user gave their unit."""
     measured = rows.recode.units if rows.recode else {}
+
+    def check(name: str, column: pd.Series) -> None:
+        if kind_of(name, column) == "text":
+            columns.check_text(name, column)
+        elif name not in measured:
+            columns.check_codes(name, to_numbers(name, column, allow_missing=True))
+
+    of_columns(rows, check)
+
+
+def of_columns(rows: Rows, read: Callable[[str, pd.Series], T]) -> tuple[T, ...]:
+    """What is read of each column; an error also names the other columns that would have one."""
+    found, refused = [], dict[str, InputError]()
     for name in rows.features:
-        if name not in measured and kind_of(name, rows.inputs[name]) == "number":
-            columns.check_codes(name, to_numbers(name, rows.inputs[name], allow_missing=True))
+        try:
+            found.append(read(name, rows.inputs[name]))
+        except InputError as error:
+            refused[name] = error
+    if refused:
+        first, others = next(iter(refused.values())), ", ".join(map(repr, [*refused][1:]))
+        raise InputError(f"{first}{others and f' Nor can these be inputs: {others}.'}", first.kind)
+    return tuple(found)
 
 
 def check_rare_numbers(rows: Rows, min_count: int) -> None:
@@ -224,17 +245,19 @@ def check_labels(labels: pd.Series) -> None:
 
 
 def sentinel_warnings(rows: Rows, where: str = "") -> list[str]:
-    """A sentence, for the owner of the rows, on numbers such as -999 and 9999 further from the others than these are apart."""
+    """A sentence, for the owner of the rows, on numbers such as -999, or 2650 for 26.5, that are far from all others."""
     sentences = []
     for name in (name for name in rows.features if kind_of(name, rows.inputs[name]) == "number"):
         values = to_numbers(name, rows.inputs[name], allow_missing=True)
         for value in {np.nanmin(values), np.nanmax(values)} if np.isfinite(values).any() else ():
             others = values[(values != value) & ~np.isnan(values)]
-            if SENTINEL.fullmatch(f"{value:.10g}") and others.size and np.abs(others - value).min() > np.ptp(others) > 0:
-                sentences.append(
-                    f"Column '{name}'{where} has {value:g} in {(values == value).sum():,} rows, far from its other numbers: if "
-                    "this is a missing value, say so under [missing] in a file of --recode."
-                )
+            gap, width = (np.abs(others - value).min(), np.ptp(others)) if others.size else (0, 0)
+            remedy = "if this is a missing value, say so under [missing] in a file of --recode."
+            if not SENTINEL.fullmatch(f"{value:.10g}"):
+                gap, remedy = gap / FAR if len(np.unique(others)) > FEW_VALUES else 0, "is it wrong, or in other units?"
+            if gap > width > 0:
+                count = (values == value).sum()
+                sentences += [f"Column '{name}'{where} has {value:g} in {count:,} rows, far from its other numbers: {remedy}"]
     return sentences
 
 
@@ -244,7 +267,7 @@ def summarize(train: Rows, test: Rows, task: str | None, min_count: int = 1) -> 
         choose("task", task, dict.fromkeys(TASKS))
     if len(train.labels) < min_count:
         raise InputError(f"There are {len(train.labels)} training rows: a site needs at least {min_count}.")
-    features = tuple(_summarize_column(name, train.inputs[name], min_count) for name in train.features)
+    features = of_columns(train, partial(_summarize_column, min_count=min_count))
     array = None if features or train.inputs.dtype == np.uint8 else Moments.of(train.inputs)
     if array and min_count > 1:
         array = array.rounded(min_count * train.inputs[0].size, binary=False)

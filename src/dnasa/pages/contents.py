@@ -183,20 +183,28 @@ def result_settings(path: Path) -> dict[str, Any]:
     return {"work": work, "notes": results.notes(stored)}
 
 
-def tests(path: Path, sites: Sequence[str], threshold: float | None) -> dict[str, Any] | None:
-    """What the trained model did on the test rows, and at each site."""
+def tables(path: Path, found: Any, sites: Sequence[str], threshold: float | None) -> dict[str, Any]:
+    """The tables of the results by title, and that of the cohort."""
     import pandas as pd
 
+    from dnasa.trained import results
+
+    shown = dict(results.tables(found, sites, threshold))
+    if (path / "cohort.csv").is_file():
+        shown["Cohort"] = pd.read_csv(BytesIO(read_bytes(path / "cohort.csv")), dtype=str).rename(columns={"Unnamed: 0": ""})
+    return shown
+
+
+def tests(path: Path, sites: Sequence[str], threshold: float | None) -> dict[str, Any] | None:
+    """What the trained model did on the test rows, and at each site."""
     from dnasa.trained import evaluation, results
 
     found = evaluation.read(path)
     if found is None:
         return None
-    shown = dict(results.tables(found, sites, threshold))
+    shown = tables(path, found, sites, threshold)
     matrix = shown.pop("Confusion matrix", None)
     counts = [] if matrix is None else matrix.iloc[:, 1:].to_numpy().tolist()
-    if (path / "cohort.csv").is_file():
-        shown["Cohort"] = pd.read_csv(BytesIO(read_bytes(path / "cohort.csv")), dtype=str).rename(columns={"Unnamed: 0": ""})
     return {
         "confusion": {"names": list(map(text, found.names)), "counts": counts} if counts else None,
         "tables": [_table(title, frame) for title, frame in shown.items()],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnasa.comparing import latex
 from dnasa.core import InputError
-from dnasa.pages.contents import read
+from dnasa.pages.contents import read, tables
 from dnasa.runs.folder import RunFolder
 from dnasa.trained import evaluation, results
 
@@ -51,14 +51,15 @@ def files_of_report(folder: Path, threshold: float | None = None) -> dict[str, b
 
             sites = RunFolder(folder, resume=True).sites
             written[".csv"] = as_csv(results.numbers(measured, sites, threshold)).encode()
-            frames = results.tables(measured, sites, threshold)
-            written[".tex"] = "\n".join(_latex(title, frame) for title, frame in frames).encode()
+            frames = tables(folder, measured, sites, threshold)
+            written[".tex"] = "\n".join(_latex(title, frame) for title, frame in frames.items()).encode()
     return written
 
 
 def _latex(title: str, frame: "pd.DataFrame") -> str:
-    columns = {latex.text(str(name)): [latex.text(str(value)) for value in frame[name]] for name in frame}
-    return latex.table(columns, f"{latex.text(title)}. In brackets: 95\\,\\% intervals.", title.split()[0].lower())
+    columns = {latex.text(str(name)): [latex.text(str(value)).replace("<", "$<$") for value in frame[name]] for name in frame}
+    brackets = "" if title in ("Training rows", "Cohort", "Confusion matrix") else " In brackets: 95\\,\\% intervals."
+    return latex.table(columns, f"{latex.text(title)}.{brackets}", title.split()[0].lower())
 
 
 def _static(name: str) -> str:

@@ -11,7 +11,7 @@ from dnasa.data import DATASETS, Dataset
 from dnasa.data.columns import MISSING
 from dnasa.data.datasets import find_source
 from dnasa.data.partitions import class_table
-from dnasa.data.summaries import Summary
+from dnasa.data.summaries import Moments, Summary
 from dnasa.tasks.sources import first_of, preparation
 
 MOST_CLASSES = 40  # that are listed
@@ -55,19 +55,24 @@ def cohort(data: Dataset) -> pd.DataFrame:
     sites = [*data.sites, reduce(Summary.merged, data.sites)._replace(name="all")]
     lines = {"training rows": [f"{site.rows:,}" for site in sites], "test rows": [f"{site.tests:,}" for site in sites]}
 
-    def add(line: str, counts: list[int]) -> None:
-        lines[line] = [f"{n:,} ({100 * n / site.rows:.1f} %)" if n else "-" for n, site in zip(counts, sites, strict=True)]
+    def add(line: str, counts: list[int], none: str = "0") -> None:
+        lines[line] = [f"{n:,} ({100 * n / site.rows:.1f} %)" if n else none for n, site in zip(counts, sites, strict=True)]
 
+    def spread(name: str, moments: list[Moments]) -> None:
+        if any(m.n for m in moments):
+            lines[f"{name}, mean (deviation)"] = [f"{m.mean:.4g} ({m.deviation:.3g})" if m.n else "none" for m in moments]
+
+    target = sites[0].target.name
+    if data.task == "regression":
+        spread(target, [site.target.moments for site in sites])
     for name in data.class_names if data.task == "classification" else ():
-        add(f"{sites[0].target.name} = {name}", [site.target.rows_of_classes.get(name, 0) for site in sites])
+        add(f"{target} = {name}", [site.target.rows_of_classes.get(name, 0) for site in sites])
     for columns in zip(*(site.columns for site in sites), strict=True):
         name = columns[0].name
-        if any(column.moments.n for column in columns):
-            moments = [column.moments for column in columns]
-            lines[f"{name}, mean (deviation)"] = [f"{m.mean:.4g} ({m.deviation:.3g})" if m.n else "-" for m in moments]
+        spread(name, [column.moments for column in columns])
         for word in sorted({word for column in columns for word in column.counts}, key=lambda word: (word == MISSING, word)):
-            title = f"{name} missing" if word == MISSING else f"{name} = {word}"
-            add(title, [column.counts.get(word, 0) for column in columns])
+            title, none = (f"{name} missing", "0") if word == MISSING else (f"{name} = {word}", f"<{sites[0].min_count}")
+            add(title, [column.counts.get(word, 0) for column in columns], none)
     return pd.DataFrame([[line, *cells] for line, cells in lines.items()], columns=["", *(site.name for site in sites)])
 
 

@@ -33,7 +33,7 @@ class Part(BaseModel, extra="forbid"):
 
     rows: Count
     scores: list[tuple[Cells, Cells]] = []  # of a class: the cells of the other rows, and of its own; the last of two, or each
-    confusion: list[list[Count]] = []  # of more than two classes; a class with a cell of too few rows is all 0
+    confusion: list[list[Count]] = []  # of more than two classes; no cell has too few rows (`without_few`)
     sums: dict[str, Number] = {}
     training: list[Count] = []  # training rows of each class; empty where a class has too few
     missing: dict[str, Count | None] = {}  # of the training rows; None if too few
@@ -78,16 +78,24 @@ def evaluate(model: "TrainedModel", tested: Rows, trained: Rows | None, min_coun
 def _classification(model: "TrainedModel", outputs: np.ndarray, labels: np.ndarray, min_count: int) -> Part:
     k, p = len(model.classes), model.probabilities(outputs)
     counts = np.bincount(labels * k + outputs.argmax(1), minlength=k**2).reshape(k, k)
-    too_few = ((counts > 0) & (counts < min_count)).any(1, keepdims=True)
     one_hot = np.eye(k)[labels]
     with np.errstate(divide="ignore"):
         odds = np.log(p) - np.log1p(-p)
     return Part(
         rows=len(labels),
         scores=[_pair(odds[:, c], labels == c, min_count) for c in ([1] if k == 2 else range(k))],
-        confusion=np.where(too_few, 0, counts).tolist() if k > 2 else [],
+        confusion=[without_few(row, min_count).tolist() for row in counts] if k > 2 else [],
         sums={"brier": float(((p - one_hot) ** 2).sum() / (2 if k == 2 else 1))},
     )
+
+
+def without_few(counts: np.ndarray, min_count: int) -> np.ndarray:
+    """Counts below the minimum become 0 or, the larger ones, the minimum; the largest of all keeps the sum as it was."""
+    few = np.where(counts < min_count, counts, 0)
+    rounded = counts - few
+    rounded[np.argsort(-few, kind="stable")[: (few.sum() + min_count // 2) // max(1, min_count)]] = min_count
+    rounded[(top := counts.argmax())] += counts.sum() - rounded.sum()
+    return rounded if rounded[top] >= min_count else np.where(np.arange(len(counts)) == top, counts.sum(), 0)
 
 
 def _pair(scores: np.ndarray, is_class: np.ndarray, min_count: int) -> tuple[Cells, Cells]:

@@ -128,7 +128,7 @@ def multiclass(parts: Sequence[Part]) -> Iterator[Measure]:
     yield "test rows", rows, nan, nan
     yield "macro AUC", float(np.mean([auc(*each)[1] for each in pairs])), nan, nan
     yield "Brier score", sum(part.sums["brier"] for part in parts) / rows, nan, nan
-    yield share("accuracy", np.trace(counts), rows if counts.sum() == rows else 0)
+    yield share("accuracy", np.trace(counts), rows)
     yield "accuracy of the most frequent class", max(of_classes) / max(1, sum(of_classes)), nan, nan
 
 
@@ -138,11 +138,11 @@ def of_class(parts: Sequence[Part], c: int) -> Iterator[Measure]:
     yield "test rows", events.sum(), nan, nan
     yield auc(others, events)
     yield share("recall", counts[c, c], counts[c].sum())
-    yield share("precision", counts[c, c], counts[:, c].sum() if counts.sum() == sum(part.rows for part in parts) else 0)
+    yield share("precision", counts[c, c], counts[:, c].sum())
 
 
 def confusion(parts: Sequence[Part]) -> np.ndarray:
-    """Rows of each class by what was predicted; they are fewer than the test rows where some are withheld."""
+    """Rows of each class by what was predicted."""
     return np.sum([part.confusion for part in parts], axis=0)
 
 
@@ -153,10 +153,14 @@ def regression(parts: Sequence[Part], scale: float) -> Iterator[Measure]:
     variance = squares - mean**2
     yield "test rows", rows, nan, nan
     yield "R2", 1 - squared / variance if variance > 0 else nan, nan, nan
-    yield "RMSE", squared**0.5 * scale, nan, nan
-    yield "mean |error|", absolute * scale, nan, nan
-    yield "mean error", error * scale, nan, nan
-    below = density(part.scores[0][1] for part in parts).cumsum()
+    errors = density(part.scores[0][1] for part in parts)
+    spread = np.average(CENTERS**4, weights=errors) - np.average(CENTERS**2, weights=errors) ** 2 if errors.any() else nan
+    low, high = (max(0.0, squared + sign * 1.96 * (spread / rows) ** 0.5) ** 0.5 * scale for sign in (-1, 1))
+    yield "RMSE", squared**0.5 * scale, low, high
+    for name, value, second in ("mean |error|", absolute, absolute**2), ("mean error", error, error**2):
+        half = 1.96 * max(0.0, (squared - second) / rows) ** 0.5
+        yield name, value * scale, (value - half) * scale, (value + half) * scale
+    below = errors.cumsum()
     for percent in (5, 25, 50, 75, 95):
         yield f"error, {percent}th percentile", scale * np.interp(percent / 100 * below[-1], below, EDGES[1:]), nan, nan
 
