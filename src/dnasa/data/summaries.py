@@ -61,7 +61,8 @@ class Moments(NamedTuple):
             return self
         mean = float(round(self.mean * self.n / unit) * unit / self.n)
         if binary:
-            mean = min(max(mean, 0.0), 1.0)
+            least = rows / self.n
+            mean = min(max(mean, least), 1 - least) if least <= 0.5 else float(round(mean))
             return Moments(self.n, mean, self.n * mean * (1 - mean))
         square = 2.0 ** np.ceil(np.log2(rows * self.deviation**2))  # a power of 2 too, or it would tell the exact deviation
         return Moments(self.n, mean, float(max(1, round(self.squares / square)) * square))
