@@ -67,8 +67,8 @@ def check_sent(sent: dict[str, Any], train: Rows, labels: pd.Series, min_count: 
     assert not {word for word, count in of_classes.items() if count < min_count} & {*sent["target"]["values"]}
 
 
-def test_nothing_of_few_rows_leaves_random_tables(tables: int = 200) -> None:
-    rng, sent, kinds = np.random.default_rng(0), 0, list[str]()
+def test_nothing_of_few_rows_leaves_random_tables() -> None:
+    tables, rng, sent, kinds = 200, np.random.default_rng(0), 0, list[str]()
     others: list[Summary] = []
     for _ in range(tables):
         min_count, site = int(rng.integers(2, 9)), len(others)
