@@ -380,12 +380,16 @@ def test_the_results_of_a_binary_model_are_those_of_single_rows(min_count: int, 
 
 def test_a_model_that_is_worse_than_the_share_of_events_is_named(home: Path) -> None:
     rows, model = rows_of(home, "classification"), dnasa.load(home / "classification")
-    measured = evaluation.begun(model, 1)
+    measured = evaluation.begun(model, rows)
     for turned in (False, True):
         labels = 1 - rows.labels if turned else rows.labels
-        measured.common = evaluation.evaluate(model, (rows.inputs, labels), None, 1)
+        measured.common = evaluation.evaluate(model, rows.inputs, labels, 1)
         found = results.shortcomings(measured)
         assert bool(found) == turned
+    perfect = [(100, 20, -3.0, 0.1)], [(256, 20, 3.0, 0.1)]
+    assert measured.common is not None
+    measured.common = measured.common.model_copy(update={"scores": [perfect]})
+    assert "does a column tell the target" in results.shortcomings(measured)[0]
     assert re.fullmatch(r"The model predicts worse than the share of events alone \(Brier score 0\.\d+, 0\.\d+\)\.", found[0])
 
 
@@ -394,7 +398,7 @@ def test_a_site_with_few_rows_of_a_class_sends_nothing_of_its_tests(home: Path) 
     order, others = np.argsort(rows.labels, kind="stable"), int((rows.labels == 0).sum())
     for events, sends in {0: True, 1: False, 4: False, 5: True}.items():
         place = order[others - 40 : others + events]
-        part = evaluation.evaluate(model, (rows.inputs[place], rows.labels[place]), (rows.inputs, rows.labels), 5)
+        part = evaluation.evaluate(model, rows.inputs[place], rows.labels[place], 5)
         assert (part is not None) == sends
 
 
@@ -427,7 +431,7 @@ def test_the_results_of_a_regression_and_of_classes_are_those_of_scikit_learn(ho
 
     rows, model = rows_of(home, "regression"), dnasa.load(home / "regression")
     for place in (slice(0, 50), slice(50, 53), slice(50, 160)):  # all rows, and sites
-        part = evaluation.evaluate(model, (rows.inputs[place], rows.labels[place]), None, 5)
+        part = evaluation.evaluate(model, rows.inputs[place], rows.labels[place], 5)
         assert (part is None) == (place.stop == 53)
         if part is not None:
             truth, values = map(model.encoding.target_values, (rows.labels[place], model.outputs(rows.inputs[place])))
@@ -448,7 +452,7 @@ def test_the_results_of_a_regression_and_of_classes_are_those_of_scikit_learn(ho
     found = results.numbers(evaluated(tmp_path)).set_index(["group", "measure"]).value
     counts = confusion_matrix(digits.test_labels, p.argmax(1))
     np.testing.assert_array_equal(results.confusion([evaluated(tmp_path).common]), counts)
-    part = evaluation.evaluate(model, (digits.test_inputs, digits.test_labels), None, 5)
+    part = evaluation.evaluate(model, digits.test_inputs, digits.test_labels, 5)
     assert part is not None
     np.testing.assert_array_equal(np.sum(part.confusion, axis=1), counts.sum(1))
     assert {1, 2, 3, 4}.isdisjoint(np.ravel(part.confusion)), "of a site"
@@ -549,8 +553,7 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
     assert train(dry_run.connect(graph, None, None), None) == texts[0]  # a dry run tests too
     alone, together = map(evaluated, folders)
     for ours, theirs in zip(alone.sites, together.sites, strict=True):
-        for name in ("rows", "training", "missing"):
-            assert getattr(ours, name) == getattr(theirs, name)
+        assert ours.rows == theirs.rows
         for one, other in zip(ours.scores[0], theirs.scores[0], strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4)
     stored = json.loads((folders[0] / "evaluation.json").read_text())
@@ -565,11 +568,19 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
         np.testing.assert_allclose(found[1:], shares, atol=0.05)
     cells = [cell for part in alone.sites for pair in part.scores for cells in pair for cell in cells]
     assert min(cell[1] for cell in cells) >= 5, "nothing of fewer rows leaves a site"
-    assert all(count is None or count == 0 or count >= 5 for part in alone.sites for count in part.missing.values())
+    assert (
+        alone.training
+        == together.training
+        == np.bincount(dnasa.data.from_shards(sites, range(3), 3, "kind")[0].labels).tolist()
+    )
     shown = dict(results.tables(alone, ["bonn", "köln", "ulm"]))
     of_site = "bonn (its training rows)" if common else "bonn"
     assert of_site in shown[f"Results for kind, event: low, threshold {results.threshold_of(alone):.3g}"]
     alone.sites[1] = None
     left_out, biased = results.left_out(alone, ["bonn", "köln", "ulm"])
-    assert "risks differ from those of all" in biased
+    assert "risks may differ from those of all" in biased
     assert left_out == "Left out, lost in the run or with fewer than 5 test rows of a class: köln."
+    alone.sites[1] = alone.sites[0].model_copy(update={"scores": [(alone.sites[0].scores[0][0], [])]})
+    (single,) = results.left_out(alone, ["bonn", "köln", "ulm"])
+    assert single.startswith("Without a column, since all test rows have one class: köln;")
+    assert "köln" not in {*results.numbers(alone, ["bonn", "köln", "ulm"]).group}

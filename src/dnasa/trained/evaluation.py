@@ -6,15 +6,19 @@ the run as `evaluation.json`. `dnasa.trained.results` makes the results of a rep
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, Field, NonNegativeInt, model_validator
 
+from dnasa.data import Dataset
+from dnasa.data.summaries import Summary
 from dnasa.files import read_json, refusing_damage
 
 if TYPE_CHECKING:
+    from dnasa.data.encoding import Encoding
     from dnasa.trained.model import TrainedModel
 
 LAST = 8.0  # log odds, or in a regression errors in deviations of the target: larger ones count as this
@@ -25,7 +29,6 @@ Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e300, le=1e300)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Score = Annotated[float, Field(ge=-LAST, le=LAST)]
 Cells = list[tuple[Annotated[int, Field(ge=1, le=PLACES)], Count, Score, Score]]  # end, rows, mean and deviation of each
-Rows = tuple[np.ndarray, np.ndarray]  # inputs and labels
 
 
 class Part(BaseModel, extra="forbid"):
@@ -35,8 +38,6 @@ class Part(BaseModel, extra="forbid"):
     scores: list[tuple[Cells, Cells]] = []  # of a class: the cells of the other rows, and of its own; the last of two, or each
     confusion: list[list[Count]] = []  # of more than two classes; no cell has too few rows (`without_few`)
     sums: dict[str, Number] = {}
-    training: list[Count] = []  # training rows of each class; empty where a class has too few
-    missing: dict[str, Count | None] = {}  # of the training rows; None if too few
 
 
 class Evaluation(BaseModel, extra="forbid"):
@@ -47,6 +48,8 @@ class Evaluation(BaseModel, extra="forbid"):
     names: Annotated[list[Any], Field(min_length=1)]  # of the classes; of a regression, of the target
     scale: Number = 1.0  # its deviation
     min_count: NonNegativeInt = 1
+    training: list[Count] = []  # training rows of each class
+    missing: dict[str, Count] = {}  # values of the training rows, without sites, whose cohort has them
     common: Part | None = None
     sites: list[Part | None] = []
 
@@ -55,8 +58,10 @@ class Evaluation(BaseModel, extra="forbid"):
         self.names = [str(name).encode(errors="replace").decode() for name in self.names]
         k = len(self.names)
         wanted = set(REGRESSION_SUMS) if self.task == "regression" else {"brier"}
+        if len(self.training) not in (0, k):
+            raise ValueError("its parts do not fit together")
         for part in filter(None, (self.common, *self.sites)):
-            sizes = {*map(len, part.confusion), len(part.confusion), len(part.training)} - {0}
+            sizes = {*map(len, part.confusion), len(part.confusion)} - {0}
             ends = [[cell[0] for cell in cells] for pair in part.scores for cells in pair]
             fits = len(part.scores) == (k if k > 2 else 1) and not sizes - {k} and set(part.sums) == wanted and part.rows
             if not fits or any(sorted({*each}) != each for each in ends):
@@ -64,15 +69,13 @@ class Evaluation(BaseModel, extra="forbid"):
         return self
 
 
-def evaluate(model: "TrainedModel", tested: Rows, trained: Rows | None, min_count: int) -> Part | None:
-    """The model on these rows, and what is known of the training rows; None if there are too few, or too few of a class."""
-    inputs, labels = tested
+def evaluate(model: "TrainedModel", inputs: np.ndarray, labels: np.ndarray, min_count: int) -> Part | None:
+    """The model on these rows; None if there are too few, or too few of a class."""
     counts = np.bincount(labels.ravel()) if model.task == "classification" else np.zeros(0)
     if len(labels) < max(1, min_count) or ((counts > 0) & (counts < min_count)).any():
         return None  # any sum would tell of the few
     measure = _regression if model.task == "regression" else _classification
-    part = measure(model, model.outputs(inputs), labels, min_count)
-    return part if trained is None else part.model_copy(update=_description(model, *trained, min_count))
+    return measure(model, model.outputs(inputs), labels, min_count)
 
 
 def _classification(model: "TrainedModel", outputs: np.ndarray, labels: np.ndarray, min_count: int) -> Part:
@@ -128,16 +131,12 @@ def _regression(model: "TrainedModel", outputs: np.ndarray, labels: np.ndarray, 
     return Part(rows=len(labels), scores=[([], cells(errors.ravel(), min_count))], sums=sums)
 
 
-def _description(model: "TrainedModel", inputs: np.ndarray, labels: np.ndarray, min_count: int) -> dict[str, Any]:
-    """The training rows of each class, and the missing values of each column."""
-    encoding, k = model.encoding, len(model.classes)
-    training: list[int] = np.bincount(labels.ravel(), minlength=k).tolist() if k else []
+def _missing(encoding: "Encoding", inputs: np.ndarray) -> dict[str, int]:
+    """How many values each column lacks."""
     named = [feature.name for feature in encoding.features if any(name.endswith(" missing") for name in feature.inputs)]
     places = [encoding.inputs.index(f"{name} missing") for name in named]
     present = encoding.scaled(np.zeros((1, *encoding.shape)))[0]  # a flag is larger by 1 / its deviation, at least 2
-    counts = [int((inputs[:, place] > present[place] + 1).sum()) for place in places]
-    missing = {name: None if 0 < count < min_count else count for name, count in zip(named, counts, strict=True)}
-    return {"missing": missing, "training": [] if any(0 < n < min_count for n in training) else training}
+    return {name: int((inputs[:, place] > present[place] + 1).sum()) for name, place in zip(named, places, strict=True)}
 
 
 def merged(parts: Sequence[Evaluation]) -> list[Part | None]:
@@ -153,10 +152,19 @@ def like(local: Evaluation, received: Any) -> Evaluation:
     return other
 
 
-def begun(model: "TrainedModel", min_count: int) -> Evaluation:
+def begun(model: "TrainedModel", rows: Dataset) -> Evaluation:
     """An evaluation of this model that has no results yet."""
-    target, scale = model.encoding.target, model.encoding.target_scale
-    about: Any = {"task": model.task, "target": target, "names": model.classes.tolist() or [target], "min_count": min_count}
+    target, scale, names = model.encoding.target, model.encoding.target_scale, model.classes.tolist()
+    about: dict[str, Any] = {"task": model.task, "target": target, "names": names or [target]}
+    if rows.sites:
+        total = reduce(Summary.merged, rows.sites)
+        about |= {
+            "min_count": rows.sites[0].min_count,
+            "training": [total.target.rows_of_classes.get(name, 0) for name in names],
+        }
+    else:
+        of_classes = np.bincount(rows.labels.ravel(), minlength=len(names)).tolist() if names else []
+        about |= {"training": of_classes, "missing": _missing(model.encoding, rows.inputs)}
     return Evaluation(**about, scale=1.0 if scale is None else float(scale[0]))
 
 

@@ -18,6 +18,7 @@ from dnasa.trained.evaluation import EDGES, REGRESSION_SUMS, Cells, Evaluation, 
 MOST = 16  # classes of a confusion matrix that is printed
 WHOLE = "test rows", "events", "training rows", "missing"  # measures that are counts
 FLOOR = -0.02  # of a decision curve
+PERFECT = 0.9995  # an AUC that is printed as 1.000
 FEW = 10  # events, below which the AUC has no interval
 GROUPS = 10  # points of a calibration curve
 CENTERS = (EDGES[:-1] + EDGES[1:]) / 2
@@ -63,8 +64,8 @@ def share(name: str, count: float, rows: float) -> Measure:
 
 def threshold_of(evaluation: Evaluation) -> float:
     """The share of events in the training rows: it is known before the test, and with rare events 0.5 would flag nobody."""
-    counts = np.array([part.training for part in (*evaluation.sites, evaluation.common) if part and part.training])
-    return float(counts[:, 1].sum() / counts.sum()) if counts.size and counts.shape[1] == 2 else 0.5
+    counts = evaluation.training
+    return counts[1] / sum(counts) if len(counts) == 2 and all(counts) else 0.5
 
 
 def auc(others: np.ndarray, events: np.ndarray) -> Measure:
@@ -165,14 +166,12 @@ def regression(parts: Sequence[Part], scale: float) -> Iterator[Measure]:
         yield f"error, {percent}th percentile", scale * np.interp(percent / 100 * below[-1], below, EDGES[1:]), nan, nan
 
 
-def described(evaluation: Evaluation, parts: Sequence[Part]) -> Iterator[Measure]:
+def described(evaluation: Evaluation) -> Iterator[Measure]:
     """The training rows of each class, and how many values are missing."""
-    counts = [part.training for part in parts if part.training]
-    for c, name in enumerate(evaluation.names if evaluation.task == "classification" else ()):
-        yield f"training rows, {evaluation.target} = {name}", sum(each[c] for each in counts) if counts else nan, nan, nan
-    for name in dict.fromkeys(name for part in parts for name in part.missing):
-        known = [part.missing.get(name) for part in parts]
-        yield f"missing {name}", nan if None in known else sum(filter(None, known)), nan, nan
+    for name, count in zip(evaluation.names, evaluation.training, strict=False):
+        yield f"training rows, {evaluation.target} = {name}", count, nan, nan
+    for name, count in evaluation.missing.items():
+        yield f"missing {name}", count, nan, nan
 
 
 def groups(evaluation: Evaluation, sites: Sequence[str] = ()) -> dict[str, list[Part]]:
@@ -198,8 +197,8 @@ def numbers(evaluation: Evaluation, sites: Sequence[str] = (), threshold: float 
             rows += [("results", name, *measure) for measure in measures]
         for c, of in enumerate(evaluation.names if len(evaluation.names) > 2 and parts and not place else ()):
             rows += [("classes", of, *measure) for measure in of_class(parts, c)]
-        trained = parts if place or not evaluation.sites else list(filter(None, evaluation.sites))
-        rows += [("rows", name, *measure) for measure in described(evaluation, trained)]
+    if not evaluation.sites:  # their cohort says it
+        rows += [("rows", "all", *measure) for measure in described(evaluation)]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -225,7 +224,7 @@ def tables(
 
 
 def shortcomings(evaluation: Evaluation) -> list[str]:
-    """A sentence if the model predicts worse than the share of each class, or the mean, in the test rows."""
+    """A sentence if the model predicts worse than the share of each class, or the mean, in the test rows, or too well."""
     (parts, *_) = [*groups(evaluation).values(), []]
     rows, worse = sum(part.rows for part in parts), "The model predicts worse than"
     if not rows:
@@ -237,6 +236,8 @@ def shortcomings(evaluation: Evaluation) -> list[str]:
     events = np.array([pair(parts, c)[1].sum() for c in range(len(parts[0].scores))]) / rows
     least = float((events * (1 - events)).sum())
     brier = sum(part.sums["brier"] for part in parts) / rows
+    if len(evaluation.names) == 2 and auc(*pair(parts, 0))[1] > PERFECT:
+        return ["The model separates the classes perfectly: does a column tell the target, under another name or as a code?"]
     if brier <= least:
         return []
     what = "the share of events alone" if len(evaluation.names) == 2 else "the shares of the classes alone"
@@ -245,10 +246,18 @@ def shortcomings(evaluation: Evaluation) -> list[str]:
 
 def left_out(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
     """A sentence about sites that the results leave out, if any."""
+    if evaluation.task == "regression":
+        return []
     few = [node_name(sites, i) for i, part in enumerate(evaluation.sites) if part is None]
     least = f"Left out, lost in the run or with fewer than {evaluation.min_count} test rows of a class: {', '.join(few)}."
-    biased = "The first column has the other sites only; they have more events, so its risks differ from those of all."
-    return [least, biased] if few and evaluation.task == "classification" else []
+    biased = "The first column has the other sites only: its risks may differ from those of all."
+    single = [
+        node_name(sites, i)
+        for i, part in enumerate(evaluation.sites)
+        if part and len(evaluation.names) == 2 and not all(part.scores[0])
+    ]
+    in_all = f"Without a column, since all test rows have one class: {', '.join(single)}; the first column has these rows."
+    return [*([least, biased] if few else []), *([in_all] if single else [])]
 
 
 def with_interval(measure: str, value: float, low: float, high: float) -> str:

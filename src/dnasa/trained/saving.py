@@ -29,7 +29,7 @@ from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.result import Result
 from dnasa.tasks import models
 from dnasa.trained import evaluation, results
-from dnasa.trained.evaluation import Evaluation, Rows
+from dnasa.trained.evaluation import Evaluation
 from dnasa.trained.model import TrainedModel, encoding_of, kind_of
 
 FORMAT = 1
@@ -171,11 +171,10 @@ def _evaluate_everywhere(
     problem: Supervised, rows: Dataset, model: TrainedModel, result: Result, network: Network
 ) -> Evaluation | None:
     """The tests of the model by the processes that are left; None if one is lost during the tests."""
-    measured = evaluation.begun(model, rows.sites[0].min_count if rows.sites else 1)
+    measured = evaluation.begun(model, rows)
     try:
         if result.writes and not rows.test_counts:
-            trained = None if rows.sites else (rows.inputs, rows.labels)
-            measured.common = evaluation.evaluate(model, (rows.test_inputs, rows.test_labels), trained, min_count=1)
+            measured.common = evaluation.evaluate(model, rows.test_inputs, rows.test_labels, min_count=1)
         if rows.sites and (rows.test_counts or problem.privacy is None):  # training rows have no noise here
             measured.sites = [evaluation.evaluate(model, *pair, measured.min_count) for pair in _site_rows(problem, rows)]
             own = measured.model_dump(mode="json", exclude={"common"})
@@ -187,13 +186,15 @@ def _evaluate_everywhere(
     return measured
 
 
-def _site_rows(problem: Supervised, rows: Dataset) -> Iterator[tuple[Rows, Rows]]:
-    """Of each site, the rows to test on, which are those for training where all share the test rows; and those for training."""
+def _site_rows(problem: Supervised, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of each site, the rows to test on, which are those for training where all share the test rows."""
     for node, shard in enumerate(problem.shards):
-        every = np.concatenate([shard, *problem.validation[node : node + 1]])
-        trained = rows.inputs[every], rows.labels[every]
-        tests = problem.own_test_rows(node) if rows.test_counts else ()
-        yield (rows.test_inputs[tests], rows.test_labels[tests]) if rows.test_counts else trained, trained
+        if rows.test_counts:
+            tests = problem.own_test_rows(node)
+            yield rows.test_inputs[tests], rows.test_labels[tests]
+        else:
+            every = np.concatenate([shard, *problem.validation[node : node + 1]])
+            yield rows.inputs[every], rows.labels[every]
 
 
 def _state_of_run(problem: Supervised, result: Result, run: int) -> tuple[Tensor, Tensor | None]:
