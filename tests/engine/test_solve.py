@@ -179,10 +179,6 @@ def bad(value: Any) -> Any:
         (lambda p, g: dnasa.solve(p, g, steps=5, start=bad("a")), "start must be an array of real numbers"),
         (lambda p, g: dnasa.solve(p, g, steps=5, start=bad([[1], [1, 2]])), "start must be an array of real numbers"),
         (lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(callback=bad(3))), "callback must be a function"),
-        (
-            lambda p, g: dnasa.solve(p, g, steps=5, record=dnasa.Record(metrics={"step": lambda x: 1.0})),
-            "metrics must be a dictionary of functions by name, with names other than",
-        ),
         (lambda p, g: LeastSquares(noise=-1), "noise must be"),
         (lambda p, g: LeastSquares(dtype="float16"), "Unknown dtype 'float16'"),
         (lambda p, g: dnasa.solve(p, g, steps=5, seed=-1), "seed"),
@@ -357,7 +353,7 @@ def test_repeated_values_are_refused(options: dict[str, Any]) -> None:
         dnasa.solve(LeastSquares(dim=3), topology.ring(4), **usual | options)
 
 
-def test_a_callback_sees_every_evaluation_and_may_stop_the_run_which_no_undefined_metric_does() -> None:
+def test_a_callback_sees_every_evaluation_and_may_stop_the_run() -> None:
     seen = []
 
     def callback(evaluation: Evaluation) -> bool:
@@ -369,10 +365,6 @@ def test_a_callback_sees_every_evaluation_and_may_stop_the_run_which_no_undefine
     assert result.history.step.tolist() == [0, 10, 20, 30]
     assert seen[-1].rows[0]["test_loss"] == result.history.test_loss.iloc[-1]
     np.testing.assert_allclose(seen[-1].mean[0], result.mean)
-    record = dnasa.Record(metrics={"odd": lambda x: float("nan")})
-    result = dnasa.solve(quadratic(), topology.ring(4), steps=30, evaluate=10, record=record)
-    assert result.history.step.tolist() == [0, 10, 20, 30]
-    assert result.runs.diverged.isna().all()
 
 
 def test_processes_stop_together() -> None:
@@ -385,19 +377,6 @@ def test_processes_stop_together() -> None:
 
     steps = [result.history.step.iloc[-1] for result in run_threads(graph, work, 2)]
     assert steps == [20, 20]
-
-
-def test_own_metrics_are_in_the_history() -> None:
-    result = dnasa.solve(
-        LeastSquares(dim=3),
-        topology.ring(4),
-        steps=20,
-        seed=[0, 1],
-        record=dnasa.Record(metrics={"size": lambda x: np.abs(x).sum()}),
-    )
-    np.testing.assert_allclose(result.final()["size"], np.abs(result.mean).sum(-1))
-    with pytest.raises(InputError, match="metric 'bad' must return one number"):
-        dnasa.solve(LeastSquares(dim=3), topology.ring(4), steps=2, record=dnasa.Record(metrics={"bad": lambda x: x}))
 
 
 def test_eta_may_be_a_function_of_t() -> None:

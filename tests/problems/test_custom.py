@@ -99,10 +99,8 @@ def test_an_exception_in_a_function_is_one_line_with_node_and_step_and_its_cause
     assert isinstance(error.value.__cause__, IndexError)
 
 
-def test_an_exception_in_a_metric_or_a_stepsize_is_named() -> None:
+def test_an_exception_in_a_stepsize_is_named() -> None:
     problem = Custom(node_gradient, np.zeros(DIM))
-    with pytest.raises(InputError, match=r"At step 2: The metric 'mine' raised IndexError: list index out of range\."):
-        dnasa.solve(problem, GRAPH, steps=2, evaluate=2, record=dnasa.Record(metrics={"mine": Failing(lambda x: x[0], 2)}))
     with pytest.raises(InputError, match=r"The stepsize at step 3 raised IndexError: list index out of range\."):
         dnasa.solve(problem, GRAPH, "dsgd", eta=Failing(lambda t: 0.1, 4), steps=5)
 

@@ -180,7 +180,6 @@ def test_another_run_is_not_taken_for_the_saved_one(tmp_path: Path) -> None:
         ({"steps": 70}, "steps was 60 and is 70"),
         ({"evaluate": 14}, "evaluate was"),
         ({"start": np.ones(4)}, "start was"),
-        ({"record": Record({"first": lambda x: float(x[0])}, checkpoint_every=10)}, r"metrics was \[\] and is \['first'\]"),
         ({"network": connect(topology.ring(4), channel=faulty(drop=0.1))}, "channel was None"),
     ):
         with pytest.raises(InputError, match=message):

@@ -90,7 +90,7 @@ def compare(
     runner = GridRunner(problem, network, folder, record, {"steps": steps, "seed": [*seeds, *others], **options})
     in_one_process = not isinstance(network, Network) or network.simulated
     if in_one_process and not (folder and folder.resume):
-        check_metric(problem, network, grid[0], metric, axes, record, **options)
+        check_metric(problem, network, grid[0], metric, axes, **options)
     first = runner.solve("", grid)
     compared = check_row(first.history, metric, axes)
     selection = tuning.select(list(first.history), compared, seeds, others)
@@ -179,14 +179,13 @@ def check_metric(
     variant: Variant,
     metric: str | None,
     x: Sequence[str],
-    record: Record = RECORD,
     **options: Any,
 ) -> None:
     """Run to the first exchange, before a folder is made: only a run shows which metrics and axes there are."""
     if metric is None and set(x) <= {"steps"}:
         return
     steps = network.settings.every if isinstance(network, Network) else 1
-    short = options | {"steps": steps, "progress": False, "evaluate": None, "record": Record(metrics=record.metrics)}
+    short = options | {"steps": steps, "progress": False, "evaluate": None}
     with warnings.catch_warnings(action="ignore"):  # the run itself repeats them, and K-GT sends nothing in its first step
         check_row(solve(problem, network, [variant], **short).history, metric, x)
 

@@ -63,7 +63,7 @@ def solve(
         resume: Continue the run in `folder` from its newest checkpoint, exactly.
         progress: True for a bar, "json" for a line per evaluation and run, False for nothing. By default a bar on a terminal,
             elsewhere a line each minute on standard error.
-        record: What to measure, when to stop early, and how often to write checkpoints.
+        record: When to stop, and how often to write checkpoints.
     """
     options = RunOptions(evaluate, node_weights, weight_decay, folder, resume, progress, record)
     check_problem(problem)

@@ -1,7 +1,7 @@
 """What a run is: its rules, seeds, starting points, evaluation steps and network, checked before the first step."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -20,7 +20,6 @@ from dnasa.rules.schedules import constant
 from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Record
-from dnasa.runs.names import COLUMNS
 from dnasa.runs.progress import Progress
 
 if TYPE_CHECKING:
@@ -279,8 +278,6 @@ def _check_record(problem: "Problem", network: Network, options: RunOptions) -> 
     record = options.record
     if record.callback is not None and not callable(record.callback):
         raise InputError("callback must be a function that is called with an Evaluation.")
-    if not isinstance(record.metrics, Mapping) or set(record.metrics) & set(COLUMNS):
-        raise InputError(f"metrics must be a dictionary of functions by name, with names other than {list(COLUMNS)}.")
     if record.patience is not None:
         whole("patience", record.patience)
         if not len(getattr(problem, "validation", ())):
@@ -384,7 +381,6 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
         "clock": messages.clock.fingerprint if messages.clock else None,
         "late": messages.late,
         "evaluate": f"{len(eval_steps)} up to {eval_steps[-1]}, {crc32(str(eval_steps).encode()):08x}",
-        "metrics": list(options.record.metrics),
         "patience": options.record.patience,
         "loss_scale": problem.loss_scale,
         "node_weights": None if plan.node_weights is None else plan.node_weights.tolist(),

@@ -50,9 +50,8 @@ class Run:
         for group, snapshot in zip(plan.groups, self.snapshots, strict=True):
             check_rule(group.rule, snapshot.state)
         self.timeline = Timeline()
-        metrics, patience = options.record.metrics, options.record.patience
         self.recorder = Recorder(
-            problem, plan.network, plan.groups, plan.seeds, metrics, plan.node_weights, plan.epoch, patience
+            problem, plan.network, plan.groups, plan.seeds, plan.node_weights, plan.epoch, options.record.patience
         )
         self.scale = self._gradient_scale()
         self.worsening = Worsening(plan.start_given, problem.baseline, plan.steps)

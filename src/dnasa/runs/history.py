@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from dnasa.problems.problem import Problem
 
-Metric = Callable[[Array], float]  # of the mean answer of a run, (d,)
-
 
 class Evaluation(NamedTuple):
     """What a callback is given: the step, a row of metrics for each run, and the mean answers `(runs, d)`."""
@@ -38,10 +36,9 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """What `solve` measures, when it stops early, and how often it writes checkpoints.
+    """When `solve` stops, and how often it writes checkpoints.
 
     Attributes:
-        metrics: Metrics of your own by name: functions of the mean answer `(d,)` that return a number.
         callback: Called with an `Evaluation` at every evaluation, in the first process. The run stops when it returns true.
         patience: Stop early: a run stops when its loss on the validation rows has not improved for this many evaluations. What
             is evaluated is then the average of the evaluated answers, and the result is the best of them.
@@ -54,7 +51,6 @@ class Record:
         ```
     """
 
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
     callback: Callable[[Evaluation], Any] | None = None
     patience: int | None = None
     checkpoint_every: int | None = None
@@ -69,7 +65,6 @@ class Recorder:
         network: Network,
         groups: Sequence[VariantGroup],
         seeds: Sequence[int],
-        own_metrics: Mapping[str, Metric],
         node_weights: np.ndarray | None,
         epoch: float | None,
         patience: int | None = None,
@@ -78,7 +73,6 @@ class Recorder:
         self.network = network
         self.groups = groups
         self.seeds = seeds
-        self.own_metrics = own_metrics
         self.node_weights = node_weights
         self.epoch = epoch
         self.variants: list[Variant] = [variant for group in groups for variant in group.variants]
@@ -114,8 +108,8 @@ class Recorder:
             answers = self.early_stopping.averaged(answers, t)
         mean = self.network.mean(answers)
         row = self._measure(answers, mean, self._estimates(snapshots))
-        unchecked = {"tracking", *self.own_metrics}  # these may be undefined in a run that has not diverged
-        self.divergence.check_metrics([values for name, values in row.items() if name not in unchecked], t)
+        checked = [values for name, values in row.items() if name != "tracking"]  # which not all rules have
+        self.divergence.check_metrics(checked, t)
         self.discard(t)
         rows = self._rows(row, snapshots, t, training)
         if self.early_stopping is not None:
@@ -159,8 +153,7 @@ class Recorder:
             evaluated["gradient"] = self.network.mean(local["gradient"][..., None, :])
         prox = None if problem.prox is None else checked(problem.prox)
         row = metrics.measure(answers, mean, evaluated, self.network, estimate, problem.loss_scale, prox)
-        row = problem.derived(row)
-        return row | {name: _of_each_run(name, metric, mean) for name, metric in self.own_metrics.items()}
+        return problem.derived(row)
 
     def _seeds(self) -> dict[str, Any]:
         return {"seeds": self.seeds} if self.problem.by_seed else {}
@@ -282,12 +275,3 @@ def _by_run(a: Array, axes: int) -> Array:
     """Join the axes of variants and seeds before the last `axes` to one, which a single run does not have."""
     flat = a.reshape(-1, *a.shape[-axes:])
     return flat[0] if len(flat) == 1 else flat
-
-
-def _of_each_run(name: str, metric: Metric, mean: Array) -> np.ndarray:
-    with UserCode(lambda: f"The metric '{name}'"):
-        values = [[metric(point) for point in variant] for variant in mean]
-    try:
-        return np.array([[float(value) for value in of_variant] for of_variant in values])
-    except (TypeError, ValueError) as error:
-        raise InputError(f"The metric '{name}' must return one number for a point of shape (d,): {error}.") from error
