@@ -57,9 +57,6 @@ def test_every_site_logs_who_connected_and_audits_what_it_sent(tmp_path: Path) -
         assert {line["to"] for line in lines if line["kind"] == "exchange"} == others
         assert {line["to"] for line in lines if line["kind"] == "state"} == others
         assert {"mean", "gather", "text"} <= {line["kind"] for line in lines}
-        for other in others:
-            counts = [line.get("wire_bytes", -line.get("bytes", 0)) for line in lines if line["to"] == other]
-            assert 0 < sum(counts) < 100_000  # headers and TLS, and what is sent to all
         assert events[-1]["event"] == "ended"
     dry = succeed(*OPTIONS, "--sites", files[1], "--dry-run")
     lines = [line for line in audit(files[1]) if line["kind"] == "exchange"]
@@ -131,7 +128,7 @@ def test_a_site_that_is_killed_before_the_run_begins_has_audited_what_it_sent(tm
     for process in started:
         process.kill()
         process.join()
-    kinds = {(line["kind"], line["to"]) for line in audit(files[0])} - {("wire", "paris")}
+    kinds = {(line["kind"], line["to"]) for line in audit(files[0])}
     assert kinds == {("greeting", "paris"), ("state", "paris")}
 
 

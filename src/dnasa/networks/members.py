@@ -89,7 +89,6 @@ class Members:
         self.last_seen: dict[int, tuple[int | None, float]] = {}  # the exchanges of each site, and since when
         self.drops_at = self.mesh.modified(DROPPED)
         self.publish = self.mesh.publish
-        self.traffic.wire = self.mesh.wire
         self.mesh.open()
 
     @property

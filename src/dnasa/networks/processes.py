@@ -6,7 +6,6 @@ while messages travel, and there are no barriers.
 """
 
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -52,11 +51,10 @@ class Sending(NamedTuple):
 class Traffic:
     """What this process has sent: the number of messages of each kind, and their bytes.
 
-    `wire` has the bytes written to the socket of each site. `report` is called before the first message of each kind is sent.
+    `report` is called before the first message of each kind is sent.
     """
 
     sent: dict[Sending, tuple[int, int]] = field(default_factory=dict)
-    wire: Counter[int] = field(default_factory=Counter)
     report: Callable[[], None] = lambda: None
 
     def add(self, kind: str, peer: int | None, arrays: Arrays, size: int, messages: int = 1, text: str = "") -> None:

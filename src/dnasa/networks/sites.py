@@ -84,7 +84,7 @@ def leave_all() -> None:
 def tell_stopped(sites: Sites, reason: str, timeout: float, traffic: processes.Traffic) -> None:
     """Tell the other sites why this one does not take part: those that come within the timeout."""
     mesh = Mesh(sites, "", str, lambda site, text: text, traffic.tell)
-    mesh.stopped, traffic.wire = reason, mesh.wire
+    mesh.stopped = reason
     traffic.add("text", None, (), len(reason.encode()), text=reason)
     mesh.open()
     end = time.monotonic() + timeout

@@ -19,15 +19,11 @@ if TYPE_CHECKING:
 
 
 class Audit:
-    """What was sent since the last report: `traffic` counts it by kind and receiver, `names` are those of the nodes.
-
-    A line of the kind "wire" has the bytes written to the socket of a site: all that it was sent, with headers and TLS.
-    """
+    """What was sent since the last report: `traffic` counts it by kind and receiver, `names` are those of the nodes."""
 
     def __init__(self, traffic: Any, names: Sequence[str] = ()):
         self.traffic, self.names = traffic, names
         self.reported: dict[Any, tuple[int, int]] = {}
-        self.wire: dict[int, int] = {}
 
     def lines(self) -> list[dict[str, Any]]:
         before, self.reported = self.reported, dict(self.traffic.sent if self.traffic else {})
@@ -40,11 +36,6 @@ class Audit:
             if messages > earlier:
                 out.append({"kind": sending.kind, "to": to, **counts, "arrays": arrays})
                 out[-1] |= {"text": sending.text} if sending.text else {}
-        wire, self.wire = self.wire, dict(self.traffic.wire if self.traffic else {})
-        written = {peer: size - wire.get(peer, 0) for peer, size in self.wire.items()}
-        out += [
-            {"kind": "wire", "to": node_name(self.names, peer), "wire_bytes": size} for peer, size in written.items() if size
-        ]
         return out
 
 

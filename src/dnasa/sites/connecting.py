@@ -70,27 +70,10 @@ def dials(sites: Sites, other: int) -> bool:
 # ---------------------------------------------------------------- a connection
 
 
-class Plain(socket.socket):
-    """A TCP socket that counts the bytes it sends."""
-
-    sent = 0
-
-    def send(self, *args: Any) -> int:
-        count = super().send(*args)
-        self.sent += count
-        return count
-
-    def sendmsg(self, *args: Any) -> int:
-        count = super().sendmsg(*args)
-        self.sent += count
-        return count
-
-
 @dataclass(eq=False)
 class Wire:
     """A connection under TLS."""
 
-    plain: Plain
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     site: int = -1  # at the other end
@@ -118,7 +101,7 @@ class Wire:
         self.writer.transport.abort()
 
 
-async def connect(site: Site) -> Plain:
+async def connect(site: Site) -> socket.socket:
     """A TCP connection; a `ConnectionRefusedError` says that no process listens there."""
     loop, error = asyncio.get_running_loop(), OSError(f"{site.host} has no address")
     try:
@@ -126,7 +109,7 @@ async def connect(site: Site) -> Plain:
     except RuntimeError:  # Python starts no threads once the script has ended, and the others may still need this site
         found = socket.getaddrinfo(site.host, site.port, type=socket.SOCK_STREAM)
     for family, kind, protocol, _, address in found:
-        plain = Plain(family, kind, protocol)
+        plain = socket.socket(family, kind, protocol)
         plain.setblocking(False)
         try:
             await loop.sock_connect(plain, address)
@@ -156,7 +139,7 @@ class Handshake(ssl.SSLObject):
 
 
 async def opened(
-    plain: Plain, context: Any, sites: Sites, greet: Callable[[Wire], Awaitable[Greeting]], accepted: bool
+    plain: socket.socket, context: Any, sites: Sites, greet: Callable[[Wire], Awaitable[Greeting]], accepted: bool
 ) -> tuple[Wire, Greeting]:
     """This connection under TLS, and the greeting of the other side, if that comes in time, however slowly bytes trickle."""
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(PIECE)
@@ -168,7 +151,7 @@ async def opened(
                 transport, _ = await loop.connect_accepted_socket(lambda: protocol, plain, ssl=context)
             else:
                 transport, _ = await loop.create_connection(lambda: protocol, sock=plain, ssl=context, server_hostname="")
-            wire = Wire(plain, reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+            wire = Wire(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
             try:
                 wire.site = site_of(names(transport.get_extra_info("ssl_object")), sites)
                 return wire, await greet(wire)
@@ -252,7 +235,7 @@ class Door:
                         continue
                     host = str(address[0])
                     self._make_room(host)
-                    self.pending[tasks.create_task(self._admit(Plain(fileno=accepted.detach()), host))] = host
+                    self.pending[tasks.create_task(self._admit(accepted, host))] = host
                     await asyncio.sleep(0)  # it begins
 
     def _make_room(self, host: str) -> None:
@@ -263,7 +246,7 @@ class Door:
             self._refuse(self.pending.pop(oldest), CROWDED)
             oldest.cancel()  # type: ignore[union-attr]
 
-    async def _admit(self, plain: Plain, host: str) -> None:
+    async def _admit(self, plain: socket.socket, host: str) -> None:
         try:
             with plain:
                 context = server_context(self.sites.keys)

@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 import uuid
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
@@ -66,7 +66,6 @@ class Local:
         self.conflicts: dict[int, str] = {}  # the sites with which no run can begin, and why
         self.opening: list[list[str | None]] = []  # texts exchanged before the first step, for sites that join
         self.links = {n: Link(self, n) for n in range(len(sites.sites)) if n != sites.own}
-        self.wire: Counter[int] = Counter()  # bytes written to the socket of each site, with those of TLS
         self.loop: asyncio.AbstractEventLoop | None = None
         self.answers = False  # whether this site will make use of what others said
 
@@ -275,8 +274,6 @@ class Link:
         local, number, told, opened = self.local, self.acknowledged, self.received, False
         with suppress(OSError), closing(wire):
             while True:
-                local.wire[self.site] += wire.plain.sent
-                wire.plain.sent = 0
                 if self.shown != local.version:
                     self.shown = local.version
                     await self._tell(wire, STATE, local.state)
