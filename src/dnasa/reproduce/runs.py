@@ -33,7 +33,7 @@ def run(
     steps: int,
     seeds: Sequence[int],
     etas: Sequence[float] = (),
-    schedules: Sequence[str] | None = None,
+    schedules: Sequence[str | None] | None = None,
     rounds: int | None = None,
     evaluate: Sequence[int] | None = None,
     progress: bool | None = None,
@@ -48,7 +48,7 @@ def run(
     else:
         problem = on_data(task, graph.nodes, **data_options)
     usable = [rule for rule in rules if suits(graph, [example(rule)])]
-    chosen = [variant for rule in usable for variant in variants(rule, etas, schedules)]
+    chosen = [variant for rule in usable for schedule in schedules or [None] for variant in variants(rule, etas, schedule)]
     options: Any = {"steps": steps, "seed": seeds, "evaluate": evaluate or [steps], "progress": progress}
     return solve(problem, simulated.connect(graph, rounds), chosen, **options).history
 

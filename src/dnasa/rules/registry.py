@@ -178,19 +178,15 @@ class VariantGroup(NamedTuple):
         return len(self.variants)
 
 
-def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] | None = None) -> list[Variant]:
-    """Every stepsize with every schedule given; a rule without a stepsize comes once per schedule.
-
-    A rule may name its own schedule, as in "dsgd:constant".
-    """
+def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | None = None) -> list[Variant]:
+    """The rule with each of these stepsizes, or once if it needs none. It may name its own schedule, as in "dsgd:constant"."""
     rule, named_schedule = split_schedule(rule)
     schedule = named_schedule or schedule
     method = find(rule)
-    names = [schedule] if isinstance(schedule, str) else list(schedule or [next(iter(method.schedules))])
-    for name in names:
-        choose("schedule", name, method.schedules, f" for {rule}")
+    name = schedule or next(iter(method.schedules))
+    choose("schedule", name, method.schedules, f" for {rule}")
     if not method.needs_eta:
-        return [Variant(rule, name) for name in names]
+        return [Variant(rule, name)]
     if not len(etas):
         raise InputError(f"Rule '{rule}' needs a stepsize: give eta, or use 'dnasa' or 'adanasa', which need none.")
     functions = [eta for eta in etas if callable(eta)]
@@ -199,17 +195,16 @@ def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] 
     for eta in etas:
         if not callable(eta):
             positive("eta", eta)
-    plain = [Variant(rule, name, float(eta)) for name in names for eta in etas if not callable(eta)]
+    plain = [Variant(rule, name, float(eta)) for eta in etas if not callable(eta)]
     return plain + [Variant(rule, CUSTOM, eta) for eta in functions]
 
 
-def check_used(schedule: str | Sequence[str] | None, runs: Sequence[Variant | Rule]) -> None:
+def check_used(schedule: str | None, runs: Sequence[Variant]) -> None:
     """Refuse a schedule that no rule uses, such as where each names its own."""
-    wanted = {schedule} if isinstance(schedule, str) else {*(schedule or ())}
-    if wanted and not wanted & {run.schedule for run in runs if isinstance(run, Variant)}:
-        names = dict.fromkeys(run.rule for run in runs if isinstance(run, Variant))
+    if schedule and all(run.schedule != schedule for run in runs):
+        names = dict.fromkeys(run.rule for run in runs)
         known = "; ".join(f"{name} has {', '.join(find(name).schedules)}" for name in names)
-        raise InputError(f"No rule uses the schedule {', '.join(wanted)}: leave it out, or choose another ({known}).")
+        raise InputError(f"No rule uses the schedule {schedule}: leave it out, or choose another ({known}).")
 
 
 def groups(
