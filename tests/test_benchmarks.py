@@ -29,7 +29,7 @@ SMALL = {  # what runs, and what it prints
     "update": ("print(*update.measure(10, 'cpu', calls=1, name='adanasa'))", "copy sequential fused"),
     "attacks": ("attacks.main(runs=24, steps=3)", "private: error of a row"),
     "codecs": (CODECS, "moniqua:4 without the extension"),
-    "optimizer_gpu": (OPTIMIZER, "copy step kernel plain send zero_grad"),
+    "optimizer_gpu": (OPTIMIZER, "copy step plain send zero_grad"),
     "growth": ("print(*growth.measure('runs', 2))", "size seconds peak held"),
     "networks": (NETWORKS, "2 medians"),
     "suite": ("print(suite.solve_seconds(steps=3, runs=2) > 0)", "True"),

@@ -182,7 +182,10 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int
         raise InputError(f"Column '{positive}' must hold {'times' if time else 'counts, whole numbers'} from 0 on.")
     events = [numbers.sum()] if numbers is not None and kind == "poisson" else summary.target.counts
     if min(events, default=min_count) < min_count:
-        raise InputError(f"A value of '{target}' has {min(events):g} complete rows or events: a site needs {min_count}.")
+        raise InputError(
+            f"A value of '{target}' has {min(events):g} complete rows or events: a site needs {min_count}, "
+            "or takes no part: leave its table out of the folder."
+        )
     return Table(summary, rows, numbers, before - count, sentinel_warnings(rows))
 
 

@@ -186,6 +186,7 @@ def test_what_training_rows_did_not_have_is_filled_and_named() -> None:
     ]
     absent = f"{len(gaps)} of {len(gaps)} rows have no column 'age': its values count as missing."
     assert encoding.doubts(gaps.drop(columns="age")) == [absent]
+    assert encoding.doubts(gaps.rename(columns={"age": "Age "}))[0] == absent.replace("'age'", "'age' (is it 'Age '?)")
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,11 @@ def test_sites_learn_which_of_their_own_rows_others_have(hospitals: Path, tmp_pa
     assert numbers == [list(range(8, 100, 9)), list(range(51, 62))]
     assert [line.split()[0] for line in sentences] == names
     assert count_duplicates(rows, shards, lambda own, read: [read(own)], 12)[1] == [], "too few to be told"
+    both = pd.concat([clean[1], clean[1][:7]])
+    both.to_csv(tmp_path / f"lyon.{kind}", index=False) if kind == "csv" else both.to_parquet(tmp_path / f"lyon.{kind}")
+    rows, shards = data.from_shards(tmp_path, range(2), 2, "died", drop_columns="admitted,patient")
+    copies = count_duplicates(rows, shards, lambda own, read: [read(own)], 12)[1]
+    assert copies == ["lyon has 7 rows that equal others of it in all columns used."]
 
 
 def test_one_file_serves_several_targets(hospitals: Path) -> None:
@@ -131,6 +136,13 @@ def test_a_number_far_from_all_others_is_named() -> None:
     assert data.from_frame(frame, "died").warnings == (
         "Column 'bmi' has 265 in 1 rows, far from its other numbers: is it wrong, or in other units?",
     )
+    frame["change"] = rng.normal(0, 1, 200).round(1) - 1  # has -1, 0 and negative numbers
+    frame.loc[7, ["bmi", "crp", "visits"]] = 0, -1, -1
+    frame.loc[8, "crp"] = -1
+    assert [sentence[:32] for sentence in data.from_frame(frame, "died").warnings] == [
+        "Column 'bmi' has 0 in 1 rows, fa",
+        "Column 'crp' has -1 in 2 rows, f",
+    ]
 
 
 @pytest.mark.parametrize(

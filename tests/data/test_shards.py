@@ -238,7 +238,17 @@ def test_sites_that_differ_honestly_give_no_warning(how: str) -> None:
         labels = (frame.kind == "ill").to_numpy().astype(int)
         for nodes in (2, 3, 10):
             parts = [frame.iloc[shard] for shard in data.partition(how, labels, nodes) if len(shard) >= 5]
-            assert warned(parts) == ()
+            assert [line for line in warned(parts) if not line.endswith("rows of one class only.")] == []
+
+
+def test_a_small_site_with_one_value_or_one_class_is_named() -> None:
+    rng = np.random.default_rng(0)
+    made = [pd.DataFrame({"score": rng.integers(0, 12, 200), "visits": rng.poisson(0.1, 200), "kind": ["a", "b"] * 100})] * 3
+    small = made[0][:6].assign(score=4, visits=0, kind="a")
+    assert warned([*made, small], ("bonn", "köln", "rome", "ulm")) == (
+        "Column 'score' of ulm has one value only; at other sites it varies.",
+        "ulm has training rows of one class only.",
+    )
 
 
 @pytest.mark.parametrize("column", ["age", "dose"])
@@ -263,6 +273,16 @@ def test_identifiers_are_refused_before_anything_is_sent(tmp_path: Path, column:
     with pytest.raises(InputError, match=rf"^node-0.csv: Column '{column}' has \d+ ") as refused:
         data.from_shards(write(tmp_path / "d", made), range(1), 3, "kind", allgather_text=pytest.fail)
     assert refused.value.kind == "a column of identifiers or free text"
+
+
+def test_whole_numbers_that_are_dates_are_refused(tmp_path: Path) -> None:
+    made = [
+        frame.assign(on=pd.date_range("2025-01-28", periods=len(frame)).strftime("%Y%m%d").astype(float)) for frame in frames()
+    ]
+    made[0].loc[3, "on"] = np.nan
+    with pytest.raises(InputError, match=r"^node-0.csv: Column 'on' holds dates, such as 20250128: write dates as a number of"):
+        data.from_shards(write(tmp_path / "d", made), range(3), 3, "kind")
+    assert len(data.from_frame(made[1].assign(on=np.arange(len(made[1])) % 90 + 20250101.5), "kind").inputs)
 
 
 def test_all_columns_that_are_no_inputs_are_named_at_once(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_over_torch_a_process_that_dies_or_hangs_ends_all_with_its_name(what: st
 def test_a_process_that_raises_ends_all_with_its_reason(engine: str) -> None:
     done = launch(engine, 3, JOB, "wait", engine, "raise")
     assert done.returncode != 0
-    assert re.search(r"rank 2: The gradient of node [45] at step \d+ is not finite", done.stderr), done.stderr[-2000:]
+    assert re.search(r"rank 2: At step \d+: The gradient of node [45] is not finite", done.stderr), done.stderr[-2000:]
 
 
 def test_processes_with_different_settings_end_before_the_first_step() -> None:

@@ -100,9 +100,9 @@ def show_cohort(rows: "Dataset", duplicates: "Duplicates | None") -> None:
         print_table(cohort(rows), f"Rows at {len(rows.sites)} sites, for training unless said otherwise")
     if duplicates is not None and len(duplicates[0]):
         print_table(duplicates[0], "Rows at two sites that are equal in all columns used")
-        for sentence in duplicates[1]:
-            print_line(sentence)
     elif duplicates is not None:
         print_line("No two sites have rows that are equal in all columns used.")
+    for sentence in duplicates[1] if duplicates else ():
+        print_line(sentence)
     for sentence in rows.warnings:
         print_line(f"Warning: {sentence}")

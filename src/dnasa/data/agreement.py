@@ -15,7 +15,7 @@ from dnasa.data.encoding import are_positions
 from dnasa.data.summaries import Column, Moments, Summary
 
 LABELS = "as with --labels no=0,yes=1, which maps labels and names the classes"
-FAR = 3  # standard deviations
+FAR = 2.5  # standard deviations
 SURPRISING = 30  # rows: a constant column of which so many should differ
 CLOSE = 0.2  # shares of a class
 FOREIGN = 0.9  # the share of rows whose categories no other site has
@@ -119,7 +119,13 @@ def warnings(summaries: Sequence[Summary]) -> list[str]:
     targets = [summary.target for summary in summaries]
     if all(target.values is None for target in targets):
         sentences += _unit_warnings(targets[0].name, sites, [target.moments for target in targets])
-    return sentences + _flip_warnings(targets[0].name, sites, [target.rows_of_classes for target in targets])
+    classes = [target.rows_of_classes for target in targets]
+    sentences += [
+        f"{site} has training rows of one class only."
+        for site, rows in zip(sites, classes, strict=True)
+        if sum(map(bool, rows.values())) == 1
+    ]
+    return sentences + _flip_warnings(targets[0].name, sites, classes)
 
 
 def _foreign(columns: Sequence[Column]) -> list[int]:
@@ -156,9 +162,18 @@ def _constant_warnings(name: str, sites: Sequence[str], columns: Sequence[Column
             others = reduce(Column.merged, [*columns[:place], *columns[place + 1 :]])
             if column.is_empty and not others.is_empty:
                 sentences.append(f"Column '{name}' of {sites[place]} is empty; at other sites it is not.")
-            elif not column.is_empty and _expected(column, others) > SURPRISING:
+            elif not column.is_empty and (_is_set(column.moments, others.moments) or _expected(column, others) > SURPRISING):
                 sentences.append(f"Column '{name}' of {sites[place]} has one value only; at other sites it varies.")
     return sentences
+
+
+def _is_set(here: Moments, others: Moments) -> bool:
+    """Whether all rows have one number where it varies elsewhere; not 0, which many rows may have, nor of a flag."""
+    return here.mean != 0 and others.deviation > 0 and not _is_flag(others)
+
+
+def _is_flag(m: Moments) -> bool:
+    return abs(m.squares / m.n - m.mean * (1 - m.mean)) < 1e-9
 
 
 def _expected(column: Column, others: Column) -> float:
@@ -197,7 +212,7 @@ def _unit_warnings(name: str, sites: Sequence[str], moments: Sequence[Moments]) 
     a column that is constant at most sites has no deviation.
     """
     pairs = [(site, m) for site, m in zip(sites, moments, strict=True) if m.n]
-    if len(pairs) < 2 or all(abs(m.squares / m.n - m.mean * (1 - m.mean)) < 1e-9 for _, m in pairs):
+    if len(pairs) < 2 or all(_is_flag(m) for _, m in pairs):
         return []
     center = median_low([m.mean for _, m in pairs])
     spread = median_low([(m.deviation**2 + (m.mean - center) ** 2) ** 0.5 for _, m in pairs])

@@ -19,7 +19,8 @@ NUMERIC = "fiub"  # kinds of dtypes: float, signed, unsigned, bool
 MOST_CATEGORIES = 256  # of a text column
 MOST = 0.9  # the share of values that decides
 FEW = 20  # values that may all be different
-IDENTIFIERS = "a column of identifiers or free text"
+IDENTIFIERS, DATES = "a column of identifiers or free text", "a column of dates"
+NO_DATES, EARLIEST, LATEST = "write dates as a number of days", 19000101, 21001231
 DATE = r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{4})([T ]+\d{1,2}:\d{2}\S*( ?[AaPp][Mm])?)?"
 DECORATED = r"[-+]?([$€£] ?[\d.,]+|[\d.,]+ ?[%$€£]|\d{1,3}(,\d{3})+(\.\d+)?|\d+,\d+)"  # 12%, 1,012.5
 LEAST_CODE = 10_000  # whole numbers that are all different and mostly larger are codes, such as patient numbers
@@ -126,8 +127,15 @@ def identifier_remedy(name: str) -> str:
 
 
 def check_codes(name: str, numbers: np.ndarray) -> None:
-    """Refuse whole numbers that differ in nearly every row, and are consecutive or long: they name the rows."""
+    """Refuse dates such as 20260131, and whole numbers that differ in nearly every row, and are consecutive or long."""
     distinct, rows = np.unique(numbers), len(numbers)
+    known = distinct[~np.isnan(distinct)]
+    if (
+        known.size
+        and EARLIEST <= known[0] <= known[-1] <= LATEST
+        and pd.to_datetime(pd.Series(known).astype(int).astype(str), format="%Y%m%d", errors="coerce").notna().all()
+    ):
+        raise InputError(f"Column '{name}' holds dates, such as {known[0]:.0f}: {NO_DATES}, or {drop_remedy(name)}.", DATES)
     if rows < FEW or not nearly_all_different(len(distinct), rows) or (numbers % 1 != 0).any():  # also where some are missing
         return
     if np.ptp(distinct) == rows - 1 or np.median(np.abs(distinct)) >= LEAST_CODE:
@@ -150,7 +158,7 @@ def check_text(name: str, column: pd.Series) -> None:
     odd = column.astype(str).isin(counts.index[~plain]).to_numpy()
     raise InputError(
         f"Column '{name}' holds mostly numbers or dates, and '{column.iloc[int(np.argmax(odd))]!s:.30}' in "
-        f"{first_row(column, odd)}: write numbers with digits and a decimal point only, dates as a number of days, or "
+        f"{first_row(column, odd)}: write numbers with digits and a decimal point only, {NO_DATES}, or "
         f"{drop_remedy(name)}."
     )
 

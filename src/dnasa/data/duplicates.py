@@ -35,7 +35,11 @@ def count_duplicates(
     everyone, names = [rows for process in given for rows in process], [site.name for site in data.sites]
     pairs = [(i, j, len(everyone[i] & everyone[j])) for i in range(len(names)) for j in range(i)]
     found = [(names[j], names[i], f"{n:,}" if n >= min_count else f"fewer than {min_count}") for i, j, n in pairs if n]
-    sentences = []
+    sentences = [
+        f"{names[node]} has {copies:,} rows that equal others of it in all columns used."
+        for node, texts in numbered.items()
+        if (copies := len(texts) - len(dict(texts)))
+    ]
     for (i, j, n), node in product(pairs, numbered):
         if node in (i, j) and n >= min_count:
             rows = sorted(number for text, number in numbered[node] if text in everyone[i] & everyone[j])

@@ -112,7 +112,9 @@ class Encoding(NamedTuple):
         table, found = as_frame(rows), list[tuple[Any, str]]()
         for feature, column, mean, scale in self._feature_columns(table):
             if feature.name not in map(str, table.columns) and column.isna().all():
-                found.append((len(column), f"have no column '{feature.name}': its values count as missing"))
+                close = [name for name in map(str, table.columns) if name.strip().casefold() == feature.name.strip().casefold()]
+                meant = f" (is it '{close[0]}'?)" if close else ""
+                found.append((len(column), f"have no column '{feature.name}'{meant}: its values count as missing"))
             elif feature.kind == "text":
                 unknown = [word for word in to_words(column) if word not in feature.categories]
                 examples = ", ".join(word[:30] or "a missing one" for word in list(dict.fromkeys(unknown))[:3])

@@ -23,8 +23,8 @@ from dnasa.data.rows import Rows
 
 T = TypeVar("T")
 MIN_COUNT = 5  # rows: by default, no statistic of fewer leaves a site
-SENTINEL = re.compile(r"-9|-?(99+|88+|77+)(\.9+)?")  # a number that often stands for a missing one
-FAR, FEW_VALUES = 3, 10  # a number is far by so many times the range of the others, if these are more than a few
+SENTINEL = re.compile(r"0|-1|-9|-?(99+|88+|77+)(\.9+)?")  # a number that often stands for a missing one
+FAR, NEAR, FEW_VALUES = 3, 0.2, 10  # a number is far by so many times the range of the others, if these are more than a few
 SOLVABLE = 3  # values whose counts follow from the moments
 MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
 RARE_CLASSES, RARE = 100, 5  # also a regression's target: more than 100 values with fewer than 5 rows each
@@ -252,14 +252,23 @@ def sentinel_warnings(rows: Rows, where: str = "") -> list[str]:
         values = to_numbers(name, rows.inputs[name], allow_missing=True)
         for value in {np.nanmin(values), np.nanmax(values)} if np.isfinite(values).any() else ():
             others = values[(values != value) & ~np.isnan(values)]
-            gap, width = (np.abs(others - value).min(), np.ptp(others)) if others.size else (0, 0)
-            remedy = "if this is a missing value, say so under [missing] in a file of --recode."
-            if not SENTINEL.fullmatch(f"{value:.10g}"):
-                gap, remedy = gap / FAR if len(np.unique(others)) > FEW_VALUES else 0, "is it wrong, or in other units?"
-            if gap > width > 0:
+            if others.size and np.abs(others - value).min() > _usual_gap(value, others):
+                remedy = "is it wrong, or in other units?"
+                if SENTINEL.fullmatch(f"{value:.10g}"):
+                    remedy = "if this is a missing value, say so under [missing] in a file of --recode."
                 count = (values == value).sum()
                 sentences += [f"Column '{name}'{where} has {value:g} in {count:,} rows, far from its other numbers: {remedy}"]
     return sentences
+
+
+def _usual_gap(value: float, others: np.ndarray) -> float:
+    """The largest gap between the least or largest number of a column and the others that is no surprise."""
+    width, several = float(np.ptp(others)) or np.inf, len(np.unique(others)) > FEW_VALUES
+    if value in (0, -1, -9) and several and others.min() >= 0:
+        return 0 if value else NEAR * width
+    if SENTINEL.fullmatch(f"{value:.10g}") and value not in (0, -1):
+        return width
+    return FAR * width if several else np.inf
 
 
 def summarize(train: Rows, test: Rows, task: str | None, min_count: int = 1) -> Summary:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import reduce, wraps
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import networkx as nx
 import numpy as np
@@ -29,15 +29,21 @@ TOPOLOGIES: dict[str, Callable[..., Any]] = {}
 ARGUMENTS = 'Args:\n    n: The number of nodes.\n    weights: A name in `WEIGHTS`, or "lazy"; by default those of the graph.'
 
 
+class Named(Protocol):
+    """A graph that has a name."""
+
+    def __call__(self, n: int, weights: str | None = None) -> Topology: ...
+
+
 def named(
     default: Weights = laplacian, parameters: Callable[[int], str] = lambda n: ""
-) -> Callable[[Callable[[int], Any]], Callable[..., Topology]]:
+) -> Callable[[Callable[[int], Any]], Named]:
     """Decorate a function of n that returns the adjacency matrix: its name then makes the graph.
 
     `adjacency[i, j]` is the number of edges over which i receives from j. `parameters` are for titles.
     """
 
-    def add(adjacency: Callable[[int], Any]) -> Callable[..., Topology]:
+    def add(adjacency: Callable[[int], Any]) -> Named:
         @wraps(adjacency)
         def make(n: int, weights: str | None = None) -> Topology:
             n = node_count(n)
