@@ -80,3 +80,17 @@ def test_normals_are_the_same_without_a_compiler(dtype: str, shape: tuple[int, .
     fast = drawn()
     monkeypatch.setattr(randomness, "compiled", None)
     np.testing.assert_array_equal(drawn(), fast)
+
+
+@pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_normals_are_the_same_however_many_steps_are_drawn_at_a_time(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(steps: list[int]) -> Array:
+        normals = Normals("test", (7,), np.dtype(dtype))
+        return np.stack([normals.at([4], range(3), t).copy() for t in steps])
+
+    steps = [0, 1, 2, 63, 64, 62, 5, 69, 65, 200, 201]
+    whole = drawn(steps)
+    for at_once in (1, 3 * 7 * 2, 3 * 7 * 5):
+        monkeypatch.setattr(randomness, "AT_ONCE", at_once)
+        np.testing.assert_array_equal(drawn(steps), whole)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment
 MASK = (1 << 64) - 1
 BLOCK = 64  # steps whose streams are hashed together
+AT_ONCE = 1 << 17  # normal numbers that are drawn at a time: a megabyte stays in the cache until it is used
 Draw = Callable[["Generator", int, int, int], np.ndarray]
 
 
@@ -162,15 +163,32 @@ class Normals(Samples):
 
     def __init__(self, purpose: str, shape: tuple[int, ...], dtype: np.dtype):
         self.shape, self.dtype = shape, dtype
-        super().__init__(purpose, self._normal, int(np.prod(shape)))
+        self.size = int(np.prod(shape))
+        self.words = np.empty(0)  # the states of the streams after what is drawn
+        self.begin, self.end = 0, 0  # the steps of a block that are drawn
+        super().__init__(purpose, self._normal, self.size)
 
     def _normal(self, generator: "Generator", node: int, seed: int, length: int) -> np.ndarray:
         return generator.standard_normal((length, *self.shape), dtype=self.dtype.type)
 
-    def _block(self, seeds: Sequence[int], nodes: Sequence[int], block: int) -> np.ndarray:
+    def at(
+        self, seeds: Sequence[int], nodes: Sequence[int], t: int, ready: Callable[[np.ndarray], Array] = np.asarray
+    ) -> Array:
+        """As for all samples; compiled code draws only as many steps at a time as fit in a cache, and continues from there."""
         if compiled is None:
-            return super()._block(seeds, nodes, block)
-        words = np.concatenate([self.streams.states(seed, np.asarray(nodes, np.uint64), block) for seed in seeds])
-        out = np.empty((self.length, len(seeds), len(nodes), *self.shape), self.dtype)
-        compiled.normals(words, out, len(words), self.length, self.dtype.itemsize == 8)
-        return out
+            return super().at(seeds, nodes, t, ready)
+        block, row = divmod(t, self.length)
+        key = tuple(seeds), tuple(nodes), block
+        if self.cached[0] != key or not self.begin <= row < self.end:
+            continued, self.cached = self.cached[0] == key and row >= self.end, (None, None)  # also if this is interrupted
+            if not continued:
+                self.words = np.concatenate([self.streams.states(seed, np.asarray(nodes, np.uint64), block) for seed in seeds])
+                self.end = 0
+            streams, wide = len(self.words), self.dtype.itemsize == 8
+            length = max(1, AT_ONCE // (streams * self.size)) if wide else self.length  # a float32 may leave half a word
+            while self.end <= row:
+                self.begin, self.end = self.end, min(self.end + length, self.length)
+                out = np.empty((self.end - self.begin, len(seeds), len(nodes), *self.shape), self.dtype)
+                compiled.normals(self.words, out, streams, len(out), wide)
+            self.cached = key, ready(out)
+        return self.cached[1][row - self.begin]

@@ -1,6 +1,6 @@
 """`solve` is held to the definition in `simulate`: every rule, on every problem, with every engine of one machine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
@@ -11,6 +11,7 @@ from thread_network import run_threads
 
 from dnasa import connect, problems, rules, simulate, solve, topology
 from dnasa.core import Array
+from dnasa.engine import steppers
 from dnasa.rules import registry
 from dnasa.topology import Topology
 
@@ -60,6 +61,29 @@ def test_every_engine_gives_what_the_definition_gives(name: str, engine: str, pr
     made = PROBLEMS[problem]()
     done = ENGINES[engine](made, graph, rule=name, eta=eta_of(name), seed=SEED, steps=STEPS, progress=False)
     np.testing.assert_allclose(done.x, expected(name, made, graph), rtol=1e-9, atol=1e-11)
+
+
+class Reusing(problems.Custom):
+    """Each step overwrites the gradients of the last."""
+
+    memory: tuple[Array, ...] = ()  # for each point of a step
+    last, number = -1, 0
+
+    def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
+        g = super().gradient(x, nodes, seeds, t)
+        self.memory = self.memory or (g, g.copy())
+        self.last, self.number = t, self.number + 1 if t == self.last else 0
+        self.memory[self.number][...] = g
+        return self.memory[self.number]
+
+
+@pytest.mark.parametrize("least", [0, steppers.MIN_COPIED_LATE])
+@pytest.mark.parametrize("name", [name for name in RULES if not registry.example(name).needs.directed])
+def test_a_problem_may_reuse_the_memory_of_its_gradients(name: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steppers, "MIN_COPIED_LATE", least)
+    options: dict[str, Any] = {"rule": name, "eta": eta_of(name), "steps": STEPS, "progress": False}
+    each = [solve(make(noisy, start=np.ones(6)), RING, **options).x for make in (problems.Custom, Reusing)]
+    np.testing.assert_array_equal(*each)
 
 
 def test_a_network_that_does_nothing_leaves_each_node_alone() -> None:

@@ -1,5 +1,7 @@
 """Gradients of many models at once are the gradients of each."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -68,6 +70,20 @@ def problem(nodes: int = 4, how: Callable[..., nn.Module] = perceptron, **option
     y = (x @ generator.standard_normal((6, 3))).argmax(1)
     shards = np.array_split(np.arange(60), [10, 25, 45])
     return Classification(lambda: how(6, 5, 3), x[:60], y[:60], shards, x[60:], y[60:], batch=8, dtype="float64", **options)
+
+
+def test_the_first_gradient_loads_nothing_heavy() -> None:
+    code = """
+import sys, torch
+from dnasa.problems.models import lenet
+from dnasa.problems.stack import as_stack
+module = lenet()
+size = sum(p.numel() for p in module.parameters())
+as_stack(module).gradient(torch.zeros(2, size), torch.zeros(2, 3, 1, 28, 28), lambda outputs: outputs)
+print("sympy" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_evaluation_is_that_of_the_plain_network() -> None:

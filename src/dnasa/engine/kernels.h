@@ -39,18 +39,28 @@ INLINE void NAME(scaled_messages)(const REAL *restrict x, const REAL *restrict y
     }
 }
 
-/* The weighted sum over a node's neighbours, three at a time; `stride` is the distance between the rows of two nodes. */
+/* out = or, from the tenth neighbour on, += the weighted sum over `count` neighbours, three, six or nine. */
+INLINE void NAME(mix_some)(REAL *restrict out, const REAL *rows, const int *neighbours, const REAL *weights, int count,
+                           int first, Py_ssize_t width, Py_ssize_t stride) {
+    const REAL *a[9];
+    REAL w[9];
+    for (int j = 0; j < count; j++) a[j] = rows + neighbours[j] * stride, w[j] = weights[j];
+    for (Py_ssize_t k = 0; k < width; k++) {
+        REAL sum = w[0] * a[0][k] + w[1] * a[1][k] + w[2] * a[2][k];
+        if (count > 3) sum += w[3] * a[3][k] + w[4] * a[4][k] + w[5] * a[5][k];
+        if (count > 6) sum += w[6] * a[6][k] + w[7] * a[7][k] + w[8] * a[8][k];
+        out[k] = first ? sum : out[k] + sum;
+    }
+}
+
+/* The weighted sum over a node's neighbours; `stride` is the distance between the rows of two nodes. */
 INLINE void NAME(mix)(REAL *restrict out, const REAL *rows, const int *neighbours, const REAL *weights, int count,
                       Py_ssize_t width, Py_ssize_t stride) {
-    for (int j = 0; j < count; j += 3) {
-        const REAL *restrict a = rows + neighbours[j] * stride, *restrict b = rows + neighbours[j + 1] * stride;
-        const REAL *restrict c = rows + neighbours[j + 2] * stride;
-        REAL wa = weights[j], wb = weights[j + 1], wc = weights[j + 2];
-        if (j == 0)
-            for (Py_ssize_t k = 0; k < width; k++) out[k] = wa * a[k] + wb * b[k] + wc * c[k];
-        else
-            for (Py_ssize_t k = 0; k < width; k++) out[k] += wa * a[k] + wb * b[k] + wc * c[k];
-    }
+    int j = count < 9 ? count : 9;
+    if (j == 3) NAME(mix_some)(out, rows, neighbours, weights, 3, 1, width, stride);
+    else if (j == 6) NAME(mix_some)(out, rows, neighbours, weights, 6, 1, width, stride);
+    else NAME(mix_some)(out, rows, neighbours, weights, 9, 1, width, stride);
+    for (; j < count; j += 3) NAME(mix_some)(out, rows, neighbours + j, weights + j, 3, 0, width, stride);
 }
 
 INLINE int NAME(any_negative)(const REAL *numbers, int count) {

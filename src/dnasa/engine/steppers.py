@@ -7,14 +7,16 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
-from dnasa.arrays import copied, on_gpu
+from dnasa.arrays import contiguous, copied, on_gpu, overlap
 from dnasa.channels.exchange import exchange, row_bytes
 from dnasa.communication import Memory, Network
-from dnasa.core import Array, Gradients, InputError, Messages, ProcessLost, Rule, State, with_x
+from dnasa.core import Array, Gradients, InputError, Messages, ProcessLost, Rule, State, leaves, rebuilt, with_x
 from dnasa.engine.rule_checks import check_state
 from dnasa.engine.simulate import next_state
 from dnasa.runs.snapshots import Sent, Snapshot
 from dnasa.runs.timing import Timeline, now
+
+MIN_COPIED_LATE = 1 << 20  # bytes of gradients from which copying them takes longer than finding out what is kept of them
 
 T = TypeVar("T")
 
@@ -82,6 +84,9 @@ class Sequential(Stepper):
         memory, first = dict(self.memory), 0
         fading = self.rule.fading(t) if self.rule.fading else ()
         self.sent.compute(self.network, len(gradients))
+        # a channel may keep a message that is a gradient
+        late = self.network.settings.channel is None and sum([g.nbytes for g in gradients]) >= MIN_COPIED_LATE
+        gradients = tuple(map(contiguous if late else copied, gradients))
 
         def mix(messages: Messages, number: int) -> Messages:
             nonlocal first
@@ -92,8 +97,16 @@ class Sequential(Stepper):
             first += len(messages)
             return mixed
 
-        self.state = next_state(self.rule, self.state, tuple(map(copied, gradients)), t, mix)
+        state = next_state(self.rule, self.state, gradients, t, mix)
+        self.state = _independent(state, gradients) if late else state
         self.memory = memory
+
+
+def _independent(state: State, gradients: Gradients) -> State:
+    """The state with copies of what is a gradient: the problem may reuse that memory."""
+    arrays = leaves(state)
+    kept = {name: copied(a) for name, a in arrays.items() if any(overlap(a, g) for g in gradients)}
+    return rebuilt(state, arrays | kept) if kept else state
 
 
 class Begun(NamedTuple):

@@ -257,7 +257,23 @@ class Differentiated(Layer):
 
     def input_gradient(self, p: Tensor, saved: Saved, dy: Tensor) -> Tensor:
         source, y = saved
-        return torch.autograd.grad(y, source, dy)[0]
+        with torch.enable_grad():
+            tied = _Tied.apply(y, dy)  # type: ignore[no-untyped-call]
+        return torch.autograd.grad(tied, source)[0]
+
+
+class _Tied(torch.autograd.Function):
+    """A number whose gradient at y is dy: giving dy to `torch.autograd.grad` imports sympy, half a second at the first step."""
+
+    @staticmethod
+    def forward(context: Any, y: Tensor, dy: Tensor) -> Tensor:
+        context.save_for_backward(dy)
+        return y.new_empty(())
+
+    @staticmethod
+    def backward(context: Any, *one: Any) -> tuple[Tensor, None]:
+        (dy,) = context.saved_tensors
+        return dy, None
 
 
 def _for_each_row(module: Any) -> Callable[[Tensor], Tensor]:
