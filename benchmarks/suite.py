@@ -6,6 +6,7 @@
 Ratios, because machines differ; medians of interleaved measurements, because noise then affects all equally.
 """
 
+import argparse
 import ctypes
 import json
 import os
@@ -190,9 +191,12 @@ def slower(row: Row, before: float) -> bool:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with the committed results, and write nothing")
+    chosen = parser.parse_args()
     rows = [*steps_on_networks(), *updates(), *least_squares(), *start_up()]
     print(table(rows))
-    if "--check" in sys.argv:
+    if chosen.check:
         return check(rows)
     saved = [row._asdict() | {"ratio": round(row.ratio, 3)} for row in rows]
     RESULTS.write_text(json.dumps({"machine": machine(), "rows": saved}, indent=2) + "\n")

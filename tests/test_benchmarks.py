@@ -59,3 +59,14 @@ def test_the_check_fails_where_a_goal_is_lost(
     monkeypatch.setattr(suite, "RESULTS", committed)
     assert suite.check([suite.Row("step", "copy", ratio, 1.0, 1.4)]) == status
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("word", "status"), [("--help", 0), ("--wat", 2)])
+def test_the_suite_measures_nothing_for_help_and_unknown_options(
+    word: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite, "steps_on_networks", lambda: pytest.fail("it measures"))
+    monkeypatch.setattr(sys, "argv", ["suite", word])
+    with pytest.raises(SystemExit) as end:
+        suite.main()
+    assert end.value.code == status

@@ -126,17 +126,23 @@ def test_no_two_files_import_each_other() -> None:
     assert [sorted(circle) for circle in nx.strongly_connected_components(graph) if len(circle) > 1] == []
 
 
+WRONG = """import contextlib, dnasa.cli; sys.argv[1:] = ["study", "none.toml", "--rules", "wat"]
+with contextlib.suppress(SystemExit):
+    dnasa.cli.main()"""
+
+
 @pytest.mark.parametrize(
     ("start", "also"),
     [
-        ("import dnasa", "rich typer dnasa.channels dnasa.runs"),
-        ("import typer.main, dnasa.cli; typer.main.get_command(dnasa.cli.app)", ""),
+        ("import dnasa", "importlib.metadata rich typer dnasa.channels dnasa.runs"),
+        ("import typer.main, dnasa.cli; typer.main.get_command(dnasa.cli.app)", "importlib.metadata"),
+        (WRONG, ""),
     ],
 )
 def test_a_start_loads_nothing_heavy(start: str, also: str) -> None:
-    heavy = "torch scipy networkx pandas matplotlib sklearn statsmodels ssl cryptography importlib.metadata numpy.random "
+    heavy = "torch scipy networkx pandas matplotlib sklearn statsmodels ssl cryptography numpy.random "
     heavy += f"dnasa.engine dnasa.data {also}"
-    code = f"import sys, numpy; before = {{*sys.modules}}; {start}; print({{*{heavy.split()}}} & ({{*sys.modules}} - before))"
+    code = f"import sys, numpy; before = {{*sys.modules}}\n{start}\nprint({{*{heavy.split()}}} & ({{*sys.modules}} - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

@@ -79,11 +79,11 @@ def as_list(value: Any) -> list[Any]:
     return [value] if value is None or isinstance(value, str) or callable(value) or np.ndim(value) == 0 else list(value)
 
 
-def distinct(kind: str, values: list[T]) -> list[T]:
+def distinct(kind: str, values: list[T], how: str = "") -> list[T]:
     """Refuse the same value twice: its runs could not be told apart."""
     repeated = [value for i, value in enumerate(values) if value in values[:i]]
     if repeated:
-        raise InputError(f"The {kind} {repeated[0]} is given twice: give each {kind} once.")
+        raise InputError(f"The {kind} {repeated[0]} is given twice{how}: give each {kind} once.")
     return values
 
 

@@ -31,9 +31,9 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     table = (tmp_path / "a" / "table.tex").read_text()
     assert r"\toprule" in table
     assert (
-        r"\caption{Test loss on least squares: 4 nodes, exact, 20 steps, 2 mixing rounds per exchange, mean $\pm$ std over 2 "
-        r"seeds. The best result is in bold. Stepsize schedule: constant. $^\dagger$~The stepsize is at an edge of its grid. "
-        r"Methods with -- need no stepsize. MB is what each node sent.}" in table
+        r"\caption{Test loss on least squares: 4 nodes, exact graph, 20 steps, 2 mixing rounds per exchange, mean $\pm$ std "
+        r"over 2 seeds. The best result is in bold. Stepsize schedule: constant. $^\dagger$~The stepsize is at an edge of its "
+        r"grid. Methods with -- need no stepsize. MB is what each node sent.}" in table
     )
     assert r"\label{tab:a}" in table
 
@@ -81,7 +81,7 @@ def test_a_rule_that_changes_the_graph_of_the_others_is_named(rules: str, line: 
         ("--rules wat:constant", "Unknown rule 'wat'"),
         ("--rules adanasa --schedule diminishing", "adanasa has linear, averaged"),
         ("--rules dsgd:constant --schedule fixed", "No rule uses the schedule fixed"),
-        ("--rules dsgd,dsgd:diminishing", "dsgd:diminishing with eta 0.0001 is given twice"),
+        ("--rules dsgd,dsgd:diminishing", "dsgd:diminishing with eta 0.0001 is given twice, perhaps once without its schedule"),
         ("--etas 0.1 --extend", "give at least two stepsizes"),
         ("--rules dnasa,adanasa", "--etas has no effect, since these rules need no stepsize"),
     ],

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -53,3 +54,22 @@ def test_names_of_other_sites_do_not_control_the_terminal(monkeypatch: pytest.Mo
     shown = "".join(capsys.readouterr())
     assert shown.count("?[2J?31m?no?") == 5
     assert not {*"\x1b\x9b\r\x7f"} & {*shown}
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([2.194, 2.2, None], ["2.19", "2.20", "-"]),
+        ([0.0, 0.1234, 12.0], ["0.000", "0.123", "12.000"]),
+        ([0.0, 0.12, 1.5e-7], ["0", "0.12", "1.5e-07"]),
+        ([1000, 3], ["1,000", "3"]),
+    ],
+)
+def test_numbers_of_a_column_have_the_same_decimals(values: list[Any], shown: list[str]) -> None:
+    assert [rendering._cell("test loss", rendering._form(values), value) for value in values] == shown
+
+
+def test_one_message_is_called_a_message() -> None:
+    timing = {"gradient_seconds": 0.1, "messages_per_step": 1.0, "bytes_per_step": 8.0}
+    result: Any = SimpleNamespace(settings={"timing": timing})
+    assert rendering.timing_line(result).endswith("; 1 message and 8 bytes sent per step.")

@@ -69,11 +69,11 @@ def test_each_rule_takes_the_steps_that_the_budget_pays_for(whole: Path) -> None
 def test_a_rule_is_added_without_running_the_others(whole: Path, tmp_path: Path) -> None:
     """As from a repository, which has the rows and no runs."""
     shutil.copy(whole / "s.toml", tmp_path)
-    (tmp_path / "my_rule.py").write_text(MINE)
+    (tmp_path / "my_rules.py").write_text(MINE)
     (tmp_path / "a").mkdir()
     for name in ("results.csv", "files.json"):
         shutil.copy(whole / "a" / name, tmp_path / "a")
-    done = succeed("study", "s.toml", "--out", "a", "--rules", "mine", "--plugin", "my_rule.py", cwd=tmp_path)
+    done = succeed("study", "s.toml", "--out", "a", "--rules", "mine", "--plugin", "my_rules.py", cwd=tmp_path)
     ran = {line.split(": ")[0].rpartition(", ")[2] for line in done.stdout.splitlines() if line.startswith("[")}
     assert ran == {"mine"}
     before, after = (pd.read_csv(folder / "a" / "results.csv") for folder in (whole, tmp_path))
@@ -92,7 +92,12 @@ def test_an_unknown_rule_is_refused_before_anything_is_run(tmp_path: Path) -> No
     (tmp_path / "s.toml").write_text(STUDY)
     done = run("study", "s.toml", "--rules", "nothing", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "Unknown rule 'nothing'" in done.stderr
+    assert done.stderr.startswith("Error: --rules: Unknown rule 'nothing'")
+
+
+def test_results_without_the_list_of_files_are_refused(whole: Path, tmp_path: Path) -> None:
+    shutil.copy(whole / "a" / "results.csv", tmp_path)
+    assert "no files.json of a study: copy that too" in refused("study", whole / "s.toml", "--out", tmp_path)
 
 
 def test_the_table_has_the_paired_differences_of_the_runs(whole: Path) -> None:

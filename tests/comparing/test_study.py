@@ -282,7 +282,9 @@ LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
         (LEAST + "drop = 0.1\nrounds = 2", "--drop needs one round per exchange"),
         (LEAST + "seeds = 0", "seeds must be at least 1, not 0."),
         (LEAST + 'graphs = ["ring", "ring"]', "graphs must not repeat a value: ['ring', 'ring']."),
-        (LEAST + "graphs = []", "graphs must not be empty: []."),
+        (LEAST + "rules = []", "rules must not be empty: []."),
+        (LEAST + '[network.a]\nmessage_dtype = "float16"', "Messages have 16 bits with compress = 'bfloat16'."),
+        (LEAST + '[network.a]\nclock = "none.toml"', "network.a.clock: Cannot read the links in none.toml"),
         (LEAST + 'loss_scale = "n"', "loss_scale must be positive or '1/n', not 'n'."),
         (LEAST + 'rules = ["D-SGT"]', "Did you mean dsgt?"),
         (LEAST + 'rounds = "many"', "rounds must be a whole number or 'exact', not 'many'."),
@@ -393,6 +395,15 @@ def test_links_of_a_study_can_fail(tmp_path: Path) -> None:
     report = report_of(file, tmp_path / "a")
     assert report.numbers()["mean"].nunique() == 2
     assert "lossy (exact, 1 round, links fail with probability 0.5, " in report.notes()[1]
+
+
+def test_a_study_with_own_networks_alone_takes_its_links_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "home.toml").write_text("compute = 0.1\nbandwidth = 1\nlatency = 5\n")
+    text = LEAST + 'graphs = []\n[network.slow]\ngraph = "ring"\nclock = "home.toml"\n'
+    (tmp_path / "s.toml").write_text(text)
+    done = succeed("study", "s.toml", "--only", "least_squares", cwd=tmp_path)
+    assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in " ".join(done.stdout.split())
+    assert [path.name for path in (tmp_path / "studies" / "s").glob("*/")] == ["least_squares-slow"]
 
 
 def test_networks_of_a_study_are_cells_with_their_own_messages(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from conftest import eta_of
 from thread_network import run_threads
 
 from dnasa import connect, problems, rules, simulate, solve, topology
-from dnasa.core import Array
+from dnasa.core import Array, InputError
 from dnasa.engine import steppers
 from dnasa.rules import registry
 from dnasa.topology import Topology
@@ -92,3 +92,18 @@ def test_a_network_that_does_nothing_leaves_each_node_alone() -> None:
     assert x.shape == (201, 3, 2)
     np.testing.assert_allclose(x[-1], [[0, 0], [1, 1], [2, 2]], atol=1e-8)
     assert (x[0] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("dsgd", r"takes a rule, such as rules.dsgd\(schedules.constant\(0.1\)\), not 'dsgd'"),
+        (rules.dsgd, "takes a rule, such as"),
+        (rules.dsgd(0.1), "a schedule is a function of t"),  # type: ignore[arg-type]
+        (rules.dnasa(0.1, 0.1), "a schedule is a function of t"),  # type: ignore[arg-type]
+    ],
+    ids=["name", "maker", "number", "numbers"],
+)
+def test_what_is_no_rule_is_refused(rule: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        simulate(rule, RING.weights, lambda x, node, t: x, np.zeros(2), steps=1)

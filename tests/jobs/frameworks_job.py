@@ -15,6 +15,7 @@ from dnasa.core import InputError
 from dnasa.optim import Decentralized
 
 STEPS, ROWS = 12, 4
+GRAPH = dnasa.topology.ring(2, weights="lazy")  # the nodes differ
 RULES: dict[str, Any] = {"dnasa": {}, "adanasa": {"steps": STEPS}}
 
 
@@ -51,7 +52,7 @@ def accelerate() -> None:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=1)
-    network = dnasa.connect("ring")
+    network = dnasa.connect(GRAPH)
     assert network.nodes == 2
     common = TensorDataset(*(torch.cat(parts) for parts in zip(*(dataset(i).tensors for i in range(2)), strict=True)))
     for rule, options in RULES.items():
@@ -113,7 +114,7 @@ def lightning() -> None:
             self.net, self.rule = model(), rule
 
         def configure_optimizers(self) -> Decentralized:
-            self.network = dnasa.connect("ring")
+            self.network = dnasa.connect(GRAPH)
             return dnasa.optim.Decentralized(self.net, self.network, self.rule, **RULES[self.rule])
 
         def on_fit_start(self) -> None:

@@ -27,6 +27,7 @@ from dnasa.rules.weight_decay import with_weight_decay
 
 vars(import_module("dnasa.rules.adanasa"))["SHORTEST"] = 64  # so that a small matrix is a hidden one
 SITES, STEPS, SAVED, ROWS, DECAY = 2, 8, 4, 12, 0.01
+GRAPH = dnasa.topology.ring(SITES, weights="lazy")  # the sites differ
 RULES: dict[str, Any] = {
     "adanasa": {"steps": STEPS, "weight_decay": DECAY},
     "dnasa": {"weight_decay": DECAY},
@@ -53,7 +54,7 @@ class Site:
         dist.init_process_group("gloo")
         self.group, _ = dist.new_subgroups(group_size=ranks)
         self.mesh = DeviceMesh.from_group(self.group, device)
-        self.network = dnasa.connect("ring", site=self.group if load or ranks > 1 else None)
+        self.network = dnasa.connect(GRAPH, site=self.group if load or ranks > 1 else None)
         self.batch: Any = (self.network.rank, dist.get_rank(self.group), ranks, device)
 
     def sharded(self, net: Any, mesh: DeviceMesh | None = None) -> Any:
@@ -103,7 +104,7 @@ def whole(net: nn.Module) -> Tensor:
 
 def simulate(opt: Decentralized) -> Tensor:
     """Two nodes, each with the joint batch of its site's processes, by the rule's own functions."""
-    network, net = simulated.connect(dnasa.topology.ring(SITES)), model()
+    network, net = simulated.connect(GRAPH), model()
     rule = opt.node.recipe.rule
     rule = with_weight_decay(rule, lambda t: DECAY) if rule.stepsize else rule
 
@@ -198,7 +199,7 @@ def stop(site: Site) -> None:
 def small(site: Site) -> None:
     """The second shard is empty, and messages are compressed; the processes have statistics of their own batches."""
     mesh = init_device_mesh("cpu", (SITES, 2), mesh_dim_names=("site", "shard"))
-    network = dnasa.connect("ring", site=mesh.get_group("shard"), compress="topk:0.5")
+    network = dnasa.connect(GRAPH, site=mesh.get_group("shard"), compress="topk:0.5")
     for rule in RULES:
         net = site.sharded(nn.Sequential(nn.BatchNorm1d(5, affine=False), nn.Linear(5, 1)).double(), mesh["shard"])
         opt = Decentralized(net, network, rule, **RULES[rule])
@@ -212,7 +213,7 @@ def small(site: Site) -> None:
 def replicate(site: Site) -> None:
     """With DistributedDataParallel the processes of a site stay equal to the bit, and are a node of the joint batch."""
     for rule, compress in (*((rule, None) for rule in RULES), ("dnasa", "topk:0.5")):
-        network = dnasa.connect("ring", site=site.group, compress=compress)
+        network = dnasa.connect(GRAPH, site=site.group, compress=compress)
         net = DistributedDataParallel(model(seed=network.rank), process_group=site.group)
         opt = Decentralized(net.parameters(), network, rule, **RULES[rule])
         site.train(net, opt, STEPS)

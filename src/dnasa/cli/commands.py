@@ -47,11 +47,12 @@ def begin(
 @takes(every_but=OF_COMPARE)
 def train(context: typer.Context, options: Options) -> None:
     """Train one model on many nodes."""
-    from dnasa.engine.loop import check, solve
-
     inputs.set_output(options)
     if options.config is not None:
         return configs.repeat(context, options.config)
+    plugins.load(options.plugin, [options.rule], "--rule")  # before what is slow to import
+    from dnasa.engine.loop import check, solve
+
     if options.dry_run:
         options = inputs.of_dry_run(options)
     if options.epsilon is not None and options.model != "linear" and not configs.explicit(context).keys() & PRIVATE_METHOD:
@@ -101,14 +102,15 @@ def compare(context: typer.Context, options: Options) -> None:
     Stepsizes are chosen on validation rows, a tenth of the training rows that is held out, or, for streaming problems,
     on other seeds; the results are those on the test rows.
     """
-    from dnasa.comparing.grid import check_axes, grid_of
-    from dnasa.comparing.grid import compare as run_comparison
-    from dnasa.comparing.run_table import experiment
-
     inputs.set_output(options)
     if options.config is not None:
         return configs.repeat(context, options.config)
     names = split(options.rules)
+    plugins.load(options.plugin, names)  # before what is slow to import
+    from dnasa.comparing.grid import check_axes, grid_of
+    from dnasa.comparing.grid import compare as run_comparison
+    from dnasa.comparing.run_table import experiment
+
     grid = inputs.stepsizes(options.etas, names)
     kinds = pictures.formats(options.format, options.style)
     check_axes(split(options.x))
@@ -133,7 +135,7 @@ def compare(context: typer.Context, options: Options) -> None:
             "curves": (comparison.draw_curves, comparison.curves()),
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
-        words = title(graph=graph.name), options.out.resolve().name
+        words = title(graph=f"{graph.name} graph"), options.out.resolve().name
         latex: Any = {"table.tex": partial(comparison.latex, *words), "captions.tex": partial(comparison.captions, words[0])}
         pictures.save_results(options.out, figures, comparison.summary(), latex if options.latex else {}, kinds, options.style)
     if comparison.all_diverged:
@@ -185,12 +187,12 @@ def show_topology(
     options: Options,
     plot: Annotated[Path | None, typer.Option(help="Draw the graph to this file (.png, .svg, .pdf).")] = None,
 ) -> None:
-    """Show a graph: nodes, edges, degrees, rho, its weights when small, and a drawing."""
+    """Show a graph: nodes, edges, degrees, rho, its weights when small, and with --plot a drawing."""
     import numpy as np
 
     from dnasa.topology import make
 
-    plugins.load(options.plugin or ())
+    plugins.load(options.plugin)
     graph = make(name, options.nodes, options.weights)
     print_table(rendering.graph_rows(graph), name)
     for t, each in enumerate(graph.each if graph.nodes <= 16 else ()):

@@ -10,7 +10,7 @@ import typer
 
 from dnasa import networks
 from dnasa.checks import choose, positive, whole
-from dnasa.cli import configs, plugins
+from dnasa.cli import configs
 from dnasa.cli.exits import running
 from dnasa.cli.options import Options, flag, split
 from dnasa.cli.rendering import console, print_error, print_line, showing_warnings
@@ -49,7 +49,6 @@ def begin(context: typer.Context, options: Options, rules: Sequence[str]) -> Beg
     from dnasa.sites.file import read_sites
 
     whole("--steps", options.steps)
-    plugins.load(options.plugin or ())
     check_source(options, configs.explicit(context))
     channel = make_channel(options, rules)
     sites = None if options.sites is None else read_sites(options.sites)

@@ -9,12 +9,18 @@ from dnasa import networks
 from dnasa.core import InputError
 from dnasa.files import execute, failure, read_bytes
 from dnasa.rules import RULES
+from dnasa.rules.registry import find
 
 
-def load(files: Sequence[Path]) -> None:
-    """Import every plugin once, in this process; each must register a rule or a graph."""
-    for file in files:
+def load(files: Sequence[Path] | None, rules: Sequence[str] = (), flag: str = "--rules") -> None:
+    """Import every plugin once, in this process; each must register a rule or a graph. Then check the names of rules."""
+    for file in files or ():
         load_file(file.resolve())
+    for rule in rules:
+        try:
+            find(rule)
+        except InputError as error:
+            raise InputError(f"{flag}: {error}") from error
 
 
 @cache

@@ -2,8 +2,9 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # mpirun gives its processes a terminal, whatever its own output is
 console = Console() if networks.detect() == "simulated" else Console(color_system=None)
 CONTROL = dict.fromkeys({*range(32), *range(127, 160)} - {*b"\t\n"}, "?")
+MOST_DECIMALS = 4  # with which a column of numbers is aligned
 COLUMNS = (  # of a history, those that are printed
     *("step", "train_loss", "test_loss", "test_accuracy", "test_rmse", "test_r2"),
     *("grad_norm", "consensus", "clock_seconds", "seconds"),
@@ -59,7 +61,7 @@ def print_table(table: "pd.DataFrame | Mapping[str, Any]", title: str) -> None:
             out.add_row(Text(printable(name)), Text(printable(str(value))))
         wide.print(out)
         return
-    columns = [[printable(str(name)), *(_cell(name, value) for value in table[name])] for name in table]
+    columns = [[printable(str(name)), *map(partial(_cell, name, _form(table[name])), table[name])] for name in table]
     sides = ["right" if table[name].dtype.kind in "fiu" else "left" for name in table]
     for widths in _fitting(columns, wide.width - 1):
         out = Table(title=heading)
@@ -109,14 +111,21 @@ def kept_steps(history: "pd.DataFrame") -> list[int]:
     return [int(step) for step in final(history).step] if "improved" in history else []
 
 
-def _cell(name: Any, value: Any) -> str:
+def _cell(name: Any, form: str, value: Any) -> str:
     if isinstance(value, str):
         return printable(value)
     if value is None or value != value:
         return "-"
     if "accuracy" in str(name):
         return f"{100 * value:.2f} %"
-    return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
+    return format(value, form if isinstance(value, float) else ",")
+
+
+def _form(column: Iterable[Any]) -> str:
+    """The format of its fractions: three digits, and the same number of decimals unless these are many."""
+    shown = [f"{value:.3g}" for value in column if isinstance(value, float) and value == value]
+    places = max((len(text.partition(".")[2]) for text in shown), default=0)
+    return ".3g" if places > MOST_DECIMALS or "e" in "".join(shown) else f".{places}f"
 
 
 def graph_title(graph: "Topology") -> str:
@@ -131,7 +140,7 @@ def graph_rows(graph: "Topology") -> dict[str, str]:
     if graph.parameters:
         rows["parameters"] = graph.parameters
     if graph.period > 1:
-        rows["graphs in turn"] = f"{graph.period}; edges and degrees are averages, rho is per step"
+        rows["graphs in turn"] = f"{graph.period}; edges and degrees are averages, rho is the contraction of a period, per step"
     if graph.directed:
         rows |= {"directed edges": f"{graph.messages:,}", "nodes received from": extent(graph.degrees)}
         rows |= {"weights": "columns sum to 1: for rules for directed graphs, such as sgp and push_dsgt"}
@@ -206,7 +215,8 @@ def timing_line(result: "Result") -> str:
     parts = ", ".join(f"{kind} {value:.2f} s" for kind, value in seconds.items())
     if not {"messages_per_step", "bytes_per_step"} <= timing.keys():
         return f"Time: {parts}."
-    sent = f"{timing['messages_per_step']:.3g} messages and {timing['bytes_per_step']:,.0f} bytes sent per step"
+    messages = timing["messages_per_step"]
+    sent = f"{messages:.3g} message{'s' * (messages != 1)} and {timing['bytes_per_step']:,.0f} bytes sent per step"
     return f"Time of {result.settings.get('site', 'rank 0')}: {parts}; {sent}."
 
 

@@ -15,7 +15,7 @@ from dnasa.cli.rendering import print_line, print_table
 from dnasa.core import InputError
 from dnasa.files import make_folder, read_bytes
 from dnasa.rules.registry import DEFAULT_RULE
-from dnasa.runs.own_files import OwnFiles
+from dnasa.runs.own_files import LIST, OwnFiles
 
 
 @takes("plugin", "trust", "format", "style", "latex", "quiet", "log_json")
@@ -35,24 +35,24 @@ def study(
 
     Everything is saved in one folder. The same command continues a study that was stopped, and runs what is new in its file.
     """
+    if networks.detect() != "simulated":
+        raise InputError("A study runs in one process: start it without mpirun or torchrun.")
+    progress, more_rules = inputs.set_output(options), split(rules or "")
+    plugins.load(options.plugin, more_rules)  # before what is slow to import
     from dnasa.comparing import budgets, study_file
     from dnasa.comparing import study as runner
     from dnasa.comparing.study_report import StudyReport
 
-    if networks.detect() != "simulated":
-        raise InputError("A study runs in one process: start it without mpirun or torchrun.")
-    progress = inputs.set_output(options)
     kinds = formats(options.format, options.style)
-    plugins.load(options.plugin or ())
     read = partial(study_file.read, file, split(only or ""), quick, device)
-    chosen, text = read(split(rules or "")), read_bytes(file, follow=True)
+    chosen, text = read(more_rules), read_bytes(file, follow=True)
     plugins.check_trusted({code for cell in chosen.cells for code in configs.code_files(cell.settings)}, file, options.trust)
     folder = out or Path("studies") / chosen.name
     known = budgets.known(budgets.read(folder), chosen.cells) if chosen.budgets else set()
     runner.check(chosen, folder, known)
     own = OwnFiles(make_folder(folder))
     if not own.begun and any(folder.iterdir()):
-        raise InputError(f"{folder} holds files that are not from a study: choose an empty or a new folder.")
+        raise InputError(f"{folder} holds files, but no {LIST} of a study: copy that too, or choose a new folder.")
     drawn = [budgets.FILE] if chosen.budgets else [f"{chosen.figure}.{kind}" for kind in (*kinds, "csv")]
     own.check_free([*drawn, "table.csv", "table.tex", "captions.tex", study_file.COPY])
     own.save({study_file.COPY: text})
@@ -60,7 +60,7 @@ def study(
     if chosen.budgets:
         stored = budgets.with_results(budgets.read(folder), results)
         own.write(budgets.FILE, stored.to_csv(index=False, float_format="%.6g").encode())
-        results = budgets.by_place(budgets.read(folder), read([*split(rules or ""), *stored.rule]).cells)
+        results = budgets.by_place(budgets.read(folder), read([*more_rules, *stored.rule]).cells)
     if not results:
         raise InputError(left_out[0])
     report = StudyReport(chosen, results, left_out)

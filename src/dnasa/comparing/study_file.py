@@ -53,6 +53,9 @@ LossScale = Annotated[
     Any, _check(lambda value: value == "1/n" or (type(value) in (int, float) and 0 < value < inf), "must be positive or '1/n'")
 ]
 Name = Annotated[str, _check(re.compile(r"[\w-]{1,100}").fullmatch, "must be letters, digits, - and _")]
+Clock = Annotated[
+    dict[str, Any], BeforeValidator(lambda clock: read_toml(Path(clock), "links", dict) if isinstance(clock, str) else clock)
+]
 Grids = Annotated[dict[str, Grid], BeforeValidator(lambda etas: {DEFAULT: etas} if isinstance(etas, list) else etas)]
 
 
@@ -66,7 +69,7 @@ class Messages(BaseModel):
     every: Whole = 1
     compress: Text | None = None
     drop: Annotated[float, Field(ge=0, lt=1)] | None = None
-    clock: dict[str, Any] | None = None
+    clock: Clock | None = None
 
 
 class NetworkSettings(Messages):
@@ -76,7 +79,7 @@ class NetworkSettings(Messages):
 class Settings(Messages):
     """The settings of a cell, each as the option of `dnasa compare` of its name."""
 
-    graphs: Texts | None = None
+    graphs: Annotated[Texts | None, BeforeValidator(lambda graphs: None if graphs == [] else graphs)] = None
     partitions: Texts = ["iid"]
     partition_seed: FromZero | None = None
     rules: Texts = [*COMPARED]
@@ -182,7 +185,10 @@ def _in_one_line(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         tables: dict[Any, type[BaseModel]] = {"problem": Settings, "network": NetworkSettings}
         known = tables.get(first["loc"][0], StudyFile)
-        return f"unknown key '{where}'. The keys here: {', '.join(known.model_fields)}."
+        hint = " Messages have 16 bits with compress = 'bfloat16'." if where.endswith("message_dtype") else ""
+        return f"unknown key '{where}'. The keys here: {', '.join(known.model_fields)}.{hint}"
+    if isinstance(cause := first.get("ctx", {}).get("error"), InputError):
+        return f"{where}: {cause}"
     if first["type"] == "missing":
         return f"{where} is missing: give a list such as ['least_squares', 'digits']."
     words = in_words(first)

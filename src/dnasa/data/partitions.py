@@ -50,7 +50,8 @@ def _parse(how: str) -> tuple[str, float]:
     match = re.fullmatch(r"(iid|contiguous|by_label|dirichlet)(?:(?<=dirichlet)\((\d*\.?\d+(?:e-?\d+)?)\))?", how)
     alpha = float(match[2] or ALPHA) if match else 0.0
     if match is None or not 0 < alpha < np.inf:
-        raise InputError(f"Unknown partition '{how}'. Choose from: iid, contiguous, by_label, dirichlet(0.3).")
+        wrong = f"'{how}' needs a positive number" if how.startswith("dirichlet(") else f"Unknown partition '{how}'"
+        raise InputError(f"{wrong}. Choose from: iid, contiguous, by_label, dirichlet(0.3).")
     return match[1], alpha
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, copied, crc32, like, stack, to_numpy
-from dnasa.checks import UserCode, as_list, distinct, positive, seed_list, whole
+from dnasa.checks import UserCode, as_list, choose, distinct, positive, seed_list, whole
 from dnasa.communication import Network
 from dnasa.core import Array, InputError, Prox, Rule
 from dnasa.engine.budget import make_budget
@@ -152,7 +152,7 @@ def check_method(rule: AnyRule | Sequence[AnyRule], eta: Eta | Sequence[Eta] | N
             runs += registry.variants(one.rule, [] if one.eta is None else [one.eta], one.schedule)
         else:
             runs += registry.variants(str(one), etas)
-    distinct("rule", [_text(run) for run in runs if isinstance(run, Variant)])  # such as "dsgd" and "dsgd:diminishing"
+    distinct("rule", [_text(run) for run in runs if isinstance(run, Variant)], ", perhaps once without its schedule")
     return runs
 
 
@@ -221,9 +221,10 @@ def _prox(problem: "Problem", first: Array, network: Network) -> Prox | None:
 def _network(problem: "Problem", network: "Network | Topology | str") -> Network:
     """The network that was given, or the simulated one of a graph."""
     from dnasa.networks.simulated import connect
-    from dnasa.topology import Topology, make
+    from dnasa.topology import TOPOLOGIES, Topology, make
 
     if isinstance(network, str):
+        choose("topology", network, TOPOLOGIES)
         if problem.nodes is None:
             raise InputError(
                 f"The problem does not say how many nodes '{network:.40}' has: give the graph's size, such as "

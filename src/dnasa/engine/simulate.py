@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dnasa.core import Array, Gradients, Messages, Rule, State
+from dnasa.core import Array, Gradients, InputError, Messages, Rule, State
+from dnasa.engine.rule_checks import check_rule
 
 
 def simulate(rule: Rule, W: Array, gradient: Callable[[Array, int, int], Array], x0: Array, steps: int) -> Array:
@@ -28,7 +29,10 @@ def simulate(rule: Rule, W: Array, gradient: Callable[[Array, int, int], Array],
     def mix(messages: Messages, number: int) -> Messages:
         return tuple(W @ message for message in messages)
 
-    state = rule.init(np.tile(x0, (len(W), 1)))
+    if not isinstance(rule, Rule):
+        raise InputError(f"simulate takes a rule, such as rules.dsgd(schedules.constant(0.1)), not {rule!r:.40}.")
+    state = rule.init(np.tile(np.asarray(x0, dtype=float), (len(W), 1)))
+    check_rule(rule, state)
     answers = [rule.result(state)]
     for t in range(steps):
         points = rule.gradient_points(state, t)

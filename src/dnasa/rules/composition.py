@@ -141,8 +141,8 @@ def wrapper(text: str) -> Callable[[Rule], Rule]:
     try:
         numbers = [float(value) for value in values]
         signature(make).bind(None, *numbers)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"'{text:.40}' cannot be used: {error}. Write it as clip:1, momentum:0.9 or adam:0.9:0.99.") from None
+    except (TypeError, ValueError):
+        raise InputError(f"'{text:.40}' cannot be used: write it as clip:1, momentum:0.9 or adam:0.9:0.99.") from None
     return lambda rule: make(rule, *numbers)
 
 

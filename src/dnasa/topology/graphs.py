@@ -1,9 +1,9 @@
 """Graphs by name, also from networkx and of users, and what remains of a graph when nodes are lost.
 
 A named graph is a function of the number of nodes `n` and of `weights`: a name in `WEIGHTS`, or "lazy". Without one, weights
-are `I - L / lambda_max(L)` (L the graph Laplacian), and the ring's 1/3 for a node itself and both neighbors; these reproduce
-the paper's rho for its four graphs of 8 nodes. On directed graphs a node divides its weight equally among itself and the nodes
-it sends to, and `weights` must be None.
+are `I - L / lambda_max(L)` (L the graph Laplacian), and the ring's 1/3 for a node itself and both neighbors (1/2 if there is
+one); these reproduce the paper's rho for its four graphs of 8 nodes. On directed graphs a node divides its weight equally
+among itself and the nodes it sends to, and `weights` must be None.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -92,8 +92,7 @@ def _circle(n: int, hops: Sequence[int]) -> sp.csr_array:
 @named(default=third)
 def ring(n: int) -> sp.csr_array:
     """Each node is joined to the one before and the one after."""
-    shifts = _shifts(n, [1])
-    return shifts + shifts.T  # two edges join two nodes
+    return _circle(n, _powers_of_two(n)[:1])
 
 
 @named()

@@ -171,7 +171,7 @@ class Changing(Topology):
 
     @cached_property
     def rho(self) -> float:
-        """The norm of the product over one period, as a rate per step; 0 if it is an exact average."""
+        """The norm of the product of a period, less 11'/n, to the power 1/period; 0 if it is an exact average."""
         norm = spectrum.product_norm([graph.sparse for graph in self.each])
         return norm ** (1 / self.period) if norm > TOLERANCE else 0.0
 
