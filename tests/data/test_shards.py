@@ -237,7 +237,7 @@ def test_sites_that_differ_honestly_give_no_warning(how: str) -> None:
         frame = patients(np.random.default_rng(seed), 1500)
         labels = (frame.kind == "ill").to_numpy().astype(int)
         for nodes in (2, 3, 10):
-            parts = [frame.iloc[shard] for shard in data.partition(how, labels, nodes) if len(shard) >= 5]
+            parts = [frame.iloc[shard] for shard in data.partition(how, labels, nodes) if len(shard) >= 40]
             assert warned(parts) == ()
 
 

@@ -44,7 +44,7 @@ def from_shards(
     """The rows of `local_nodes`, and which of them belong to which node; shards of other nodes are empty.
 
     The files or folders in `folder` are the nodes, in the order of their names: `node-0.csv`, `node-1.csv`, ..., or the names
-    of sites. Rows of `test.csv` are for testing, or each node's own test file, or every fifth of its rows.
+    of sites. Rows of `test.csv` are for testing, or each node's own test file, or a fifth of its rows.
 
     Args:
         folder: The folder with the files of the nodes; a process may have those of its own nodes only.
