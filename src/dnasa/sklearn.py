@@ -109,7 +109,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
             stops_early = not too_short_to_stop([len(shard) for shard in shards], self.steps * self.batch)
         validation: list[np.ndarray] = []
         if stops_early:
-            shards, validation = hold_out_of_each(shards)
+            shards, validation = hold_out_of_each(shards, strata=rows.strata)
         if sample_weight is not None:
             shards, validation = ([repeated(part, sample_weight[part]) for part in parts] for parts in (shards, validation))
         class_weight = getattr(self, "class_weight", None)

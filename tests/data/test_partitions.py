@@ -112,6 +112,21 @@ def test_data_that_stays_at_its_node_is_validated_there() -> None:
         partitions.hold_out_of_each([np.arange(1)])
 
 
+def test_rows_of_each_class_are_held_out_in_its_share() -> None:
+    labels = np.repeat(["no", "yes", "no", "yes"], [420, 40, 480, 60])
+    frame = pd.DataFrame({"x": np.arange(1000.0), "kind": labels})
+    rows = data.from_frame(frame, "kind")
+    assert (np.bincount(rows.labels).tolist(), np.bincount(rows.test_labels).tolist()) == ([720, 80], [180, 20])
+    _, validation = data.hold_out(rows)
+    assert np.bincount(rows.labels[validation]).tolist() == [72, 8]
+    _, (first, second) = partitions.hold_out_of_each(np.split(np.arange(800), 2), 0, 5, rows.strata)
+    for part, shard in ((first, rows.labels[:400]), (second, rows.labels[400:])):
+        assert (len(part), rows.labels[part].sum()) == (40, pytest.approx(shard.sum() / 10, abs=1))
+    few = [partitions.stratified(np.repeat([0, 1], [n, 4]), n // 10).max() >= n for n in range(50, 500)]
+    assert np.mean(few) == pytest.approx(0.4, abs=0.1), "4 rows of a class: one is held out in 4 of 10 sites"
+    assert data.from_frame(frame, "x").strata is data.load("digits").strata is None
+
+
 @given(
     how=st.sampled_from(["iid", "contiguous", "by_label", "dirichlet(0.1)", "dirichlet(10)", "dirichlet"]),
     nodes=st.integers(1, 12),

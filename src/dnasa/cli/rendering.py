@@ -201,9 +201,12 @@ def print_kept(result: "Result") -> None:
         print_line(line)
     if steps := ", ".join(map(str, kept_steps(result.history))):
         *_, before, last = [0, *map(int, sorted(result.history.step.unique()))]
-        print_line(f"The model of step {steps} is kept, with the smallest validation loss; the run ended at step {last}.")
+        print_line(
+            f"The model of step {steps} is kept, the last with a validation loss within 1 % of the smallest; the run ended at "
+            f"step {last}."
+        )
         if max(kept_steps(result.history)) >= before:
-            print_line("The validation loss still improved: the model may get better with more --steps.")
+            print_line("The validation loss has not risen yet: the model may get better with more --steps.")
 
 
 def timing_line(result: "Result") -> str:

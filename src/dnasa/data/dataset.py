@@ -69,6 +69,11 @@ class Dataset(NamedTuple):
         return self.encoding.task if self.encoding else "classification"
 
     @property
+    def strata(self) -> np.ndarray | None:
+        """The classes of the training rows, where rows are held out by class: in classifications of the user's rows."""
+        return self.labels if self.encoding and self.task == "classification" else None
+
+    @property
     def classes(self) -> int:
         if self.encoding is not None:
             return len(self.encoding.classes)

@@ -13,6 +13,7 @@ from dnasa.data import tokens
 from dnasa.data.dataset import Dataset
 from dnasa.data.datasets import DATASETS, load_known, local_files
 from dnasa.data.encoding import Encoding
+from dnasa.data.partitions import stratified
 from dnasa.data.reading import CONTEXT, FORMATS, extension, from_text, read_file, read_images
 from dnasa.data.recoding import Recode, as_recode
 from dnasa.data.rows import Rows, without_columns
@@ -80,7 +81,7 @@ def from_frame(
     Args:
         frame: The training rows.
         target: The name of the target column.
-        test: The test rows. By default every fifth of the shuffled rows of `frame`.
+        test: The test rows. By default a random fifth of `frame`, of each class its share.
         name: What the dataset is called.
         task: "classification" or "regression"; by default what the target looks like.
         drop_columns: Columns to leave out.
@@ -104,7 +105,7 @@ def from_arrays(
     Args:
         inputs: A row for each sample.
         labels: A number or a word for each row.
-        test_inputs: The inputs of the test rows. By default every fifth of the shuffled rows is for testing.
+        test_inputs: The inputs of the test rows. By default a random fifth of the rows, of each class its share.
         test_labels: The labels of the test rows.
         name: What the dataset is called.
         task: "classification" or "regression"; by default what the labels look like.
@@ -132,19 +133,20 @@ def read(path: Path, target: Any, recode: Recode | None = None) -> tuple[Rows, R
     return rows, read_file(tests[0], target, recode)[0] if tests else included_tests
 
 
-def hold_out_rows(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows train and which test, every fifth of shuffled rows, both in the order of the file."""
+def hold_out_rows(labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows train and which test, a random fifth of those with the same label, both in the order of the file."""
+    rows = len(labels)
     if rows < 5:
-        raise InputError(f"There are too few rows to use every fifth for testing, {rows}: give at least 5.")
-    order = np.random.default_rng(0).permutation(rows)
-    return np.sort(np.delete(order, np.s_[4::5])), np.sort(order[4::5])
+        raise InputError(f"There are too few rows to use a fifth for testing, {rows}: give at least 5.")
+    test = stratified(pd.factorize(labels)[0], rows // 5)
+    return np.delete(np.arange(rows), test), test
 
 
 def split(rows: Rows, tests: Rows | None) -> tuple[Rows, Rows]:
-    """The rows for training and for testing, checked; every fifth is for testing where there are no test rows."""
+    """The rows for training and for testing, checked; a fifth is for testing where there are no test rows."""
     check_columns(rows)
     if tests is None:
-        train, test = hold_out_rows(len(rows.labels))
+        train, test = hold_out_rows(rows.labels)
         return rows.take(train), rows.take(test)
     check_labels(tests.labels)
     if absent := [name for name in rows.features if name not in tests.inputs]:

@@ -136,27 +136,38 @@ def label_difference(table: np.ndarray) -> float:
 def hold_out(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of the training rows to train on, and of those to validate on, a tenth.
 
-    Of a text it is the last tenth of the training part, without windows that reach into it.
+    Of a text it is the last tenth of the training part, without windows that reach into it; of a table of the user's, a tenth
+    of each class.
 
     Args:
         data: The dataset.
     """
-    return _hold_out_tenth(np.arange(len(data.labels)), data.context)
+    return _hold_out_tenth(np.arange(len(data.labels)), data.context, data.strata)
 
 
 def tenth(rows: int) -> int:
     return max(1, rows // 10)
 
 
-def _hold_out_tenth(rows: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
+def stratified(labels: np.ndarray, count: int) -> np.ndarray:
+    """The numbers of `count` random rows, of each class its share: sorted by class, one of each len(labels) / count rows."""
+    generator = np.random.default_rng(0)
+    order = generator.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    ends = np.arange(count + 1) * len(order) // count
+    return np.sort(order[generator.integers(ends[:-1], ends[1:])])
+
+
+def _hold_out_tenth(rows: np.ndarray, context: int, strata: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     if context:
         cut = len(rows) * 9 // 10
         return rows[: max(0, cut - context)], rows[cut::context]
     if len(rows) < 2:
         raise InputError("A node has one training row, and needs another to validate on.")
-    order = np.random.default_rng(0).permutation(rows)
     count = tenth(len(rows))
-    return np.sort(order[count:]), np.sort(order[:count])
+    alike = None if strata is None else strata[rows]
+    chosen = np.random.default_rng(0).permutation(len(rows))[:count] if alike is None else stratified(alike, count)
+    return np.delete(rows, chosen), rows[np.sort(chosen)]
 
 
 def divide(data: Dataset, rows: np.ndarray, how: str, nodes: int, seed: int = 0) -> Shards:
@@ -186,14 +197,17 @@ def divide_validation(rows: np.ndarray, nodes: int) -> Shards:
     return [every[node::nodes] for node in range(nodes)]
 
 
-def hold_out_of_each(shards: Sequence[np.ndarray], context: int = 0, least: int = 1) -> tuple[Shards, Shards]:
+def hold_out_of_each(
+    shards: Sequence[np.ndarray], context: int = 0, least: int = 1, strata: np.ndarray | None = None
+) -> tuple[Shards, Shards]:
     """Each node's rows to train on, and a tenth to validate on, where data stays at its node; some have no rows here.
 
     A node with a tenth of fewer than `least` rows trains on all. Of windows of a text, which have a `context`, validation has
-    no more than a test.
+    no more than a test. `strata` are the classes of all rows, where a tenth of each is held out.
     """
     pairs = [
-        _hold_out_tenth(shard, context) if len(shard) and tenth(len(shard)) >= least else (shard, shard[:0]) for shard in shards
+        _hold_out_tenth(shard, context, strata) if len(shard) and tenth(len(shard)) >= least else (shard, shard[:0])
+        for shard in shards
     ]
     most = TESTED if context else None
     return [train for train, _ in pairs], [validation[:most] for _, validation in pairs]

@@ -44,7 +44,7 @@ def from_shards(
     """The rows of `local_nodes`, and which of them belong to which node; shards of other nodes are empty.
 
     The files or folders in `folder` are the nodes, in the order of their names: `node-0.csv`, `node-1.csv`, ..., or the names
-    of sites. Rows of `test.csv` are for testing, or each node's own test file, or every fifth of its rows.
+    of sites. Rows of `test.csv` are for testing, or each node's own test file, or a fifth of its rows.
 
     Args:
         folder: The folder with the files of the nodes; a process may have those of its own nodes only.
@@ -76,7 +76,7 @@ def from_shards(
             local_summaries.append(summarize(train, test, task, min_count)._replace(name=name))
             if len(test.labels) < min_count:
                 raise InputError(
-                    f"There are {len(test.labels)} test rows: a site needs at least {min_count}, such as every fifth of "
+                    f"There are {len(test.labels)} test rows: a site needs at least {min_count}, such as a fifth of "
                     f"{5 * min_count} rows. Add rows, or a common test.csv.",
                     f"fewer test rows than {min_count}",
                 )

@@ -1,4 +1,4 @@
-"""Early stopping: the average of the evaluated answers with the smallest validation loss is kept."""
+"""Early stopping: of the averages of the evaluated answers, the last is kept whose validation loss is about the smallest."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,13 +8,15 @@ import numpy as np
 from dnasa.core import Array
 
 LOSS = "validation_loss"
+TOLERANCE = 0.01  # of the smallest loss: few rows of a class cannot tell such models apart, and early ones have hardly learned
 WEIGHT = 2  # the k-th answer has weight (1 + WEIGHT) / (k + WEIGHT) in the average: old ones fade
 
 
 class EarlyStopping:
-    """The average of each run's answers, the best one so far, and for how many evaluations it has been the best.
+    """The average of each run's answers, the best one so far, and how many evaluations ago that was.
 
-    Each run stops by itself: once its loss has not improved for `patience` evaluations, its best answer stays.
+    An answer is the best so far if its loss is at most 1 % above the smallest. Each run stops by itself: once it has none for
+    `patience` evaluations, its best answer stays.
     """
 
     def __init__(self, patience: int, runs: int):
@@ -42,12 +44,13 @@ class EarlyStopping:
     def improved(self, rows: Sequence[dict[str, Any]]) -> list[int]:
         """For each run 1 if this evaluation is its best, else 0."""
         losses = np.array([row[LOSS] for row in rows], float)
-        return [int(flag) for flag in (losses < self.losses) & (self.waited < self.patience)]
+        is_best = losses <= self.losses + TOLERANCE * np.abs(self.losses)
+        return [int(flag) for flag in is_best & (self.waited < self.patience)]
 
     def update(self, rows: Sequence[dict[str, Any]], answers: Array | None = None) -> None:
         """Count an evaluation whose rows say which runs improved; keep their answers."""
         flags = np.array([row["improved"] == 1 for row in rows])
-        self.losses = np.where(flags, [row[LOSS] for row in rows], self.losses)
+        self.losses = np.where(flags, np.minimum(self.losses, [row[LOSS] for row in rows]), self.losses)
         self.waited = np.where(flags, 0, self.waited + 1)
         if answers is None:
             return

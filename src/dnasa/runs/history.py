@@ -40,8 +40,8 @@ class Record:
 
     Attributes:
         callback: Called with an `Evaluation` at every evaluation, in the first process. The run stops when it returns true.
-        patience: Stop early: a run stops when its loss on the validation rows has not improved for this many evaluations. What
-            is evaluated is then the average of the evaluated answers, and the result is the best of them.
+        patience: Stop early: a run stops when its loss on the validation rows was more than 1 % above the smallest for so many
+            evaluations. What is evaluated is then the average of the evaluated answers, and the result is the last before them.
         checkpoint_every: The number of steps between checkpoints.
 
     Example:

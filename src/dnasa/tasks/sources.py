@@ -1,5 +1,6 @@
 """From options by name to the problem that is trained, as `dnasa train`, `dnasa compare` and `dnasa study` take them."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -32,6 +33,7 @@ Allgather = Callable[[str], list[str]]
 CURVE_POINTS = 50
 SMALL, MORE_POINTS = 10_000, 100  # rows and points: up to so many rows, evaluations cost little compared to steps
 PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^2 on a table of 4,000 rows
+FEW_EVENTS = 20  # validation rows of the rarer classes
 ENOUGH_ROWS, FEW_PASSES = 100, 5  # of a table, to stop early by default
 EARLY_STOPPING = "Early stopping is on: a tenth of the training rows is held out, and the best model on them is kept."
 OF_FILES = ("target", "drop_columns", "id_column", "task")  # options without effect on known datasets
@@ -127,6 +129,8 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
     rows, shards = load_rows(options, local_nodes, allgather_text)
     off = "comparisons run to the end" if validate and not options.early_stopping else why_not_early(options, rows)
     early = not off
+    if early and (warning := few_events(rows)):
+        rows = rows._replace(warnings=(*rows.warnings, warning))
     parts, validation = divide(options, rows, shards, (validate or early) and can_validate(rows))
     model = options.model or models.default(rows)
     train_metrics, curve = plan_comparison(options, rows) if validate else (True, None)
@@ -221,6 +225,17 @@ def why_not_early(options: SourceOptions, rows: Dataset) -> str:
     return too_short_to_stop(counts, options.samples // options.nodes)
 
 
+def few_events(rows: Dataset) -> str:
+    """A warning where validation has few rows of the rarer classes, by what the sites have told each other of their rows."""
+    if rows.strata is None:
+        return ""
+    sites = [Counter(site.target.rows_of_classes) for site in rows.sites if tenth(site.rows) >= site.min_count]
+    counts = sum(sites, Counter()) if rows.sites else Counter(rows.labels.tolist())
+    events = (counts.total() - max(counts.values(), default=0)) // 10
+    few = f"Early stopping judges by about {events} rows of the rarer classes, and fewer than {FEW_EVENTS} say little"
+    return "" if events >= FEW_EVENTS else f"{few}: --model linear --no-early-stopping depends less on chance."
+
+
 def can_validate(rows: Dataset) -> bool:
     """Whether a tenth of some site's training rows is as much as its minimum count; all sites find the same."""
     return not rows.sites or any(tenth(site.rows) >= site.min_count for site in rows.sites)
@@ -240,7 +255,7 @@ def divide(
     """Which rows each node trains on, by seed where each draws its own partition, and which it validates on."""
     if shards:
         least = options.min_count if options.shard_dir else 1
-        return hold_out_of_each(shards, rows.context, least) if validate else (shards, ())
+        return hold_out_of_each(shards, rows.context, least, rows.strata) if validate else (shards, ())
     train, held_out = data.hold_out(rows) if validate else (np.arange(len(rows.labels)), None)
     validation = () if held_out is None else data.divide_validation(held_out, options.nodes)
     by_seed = partial(data.divide, rows, train, options.partition or "iid", options.nodes)
@@ -273,7 +288,7 @@ def preparation(rows: Dataset) -> list[str]:
     }
     lines += [f"{sentence}: {first_of(names)}." for sentence, names in encoded.items() if names]
     if rows.test_counts:
-        lines.append("No common test rows: each node tests on its own, every fifth or its test file.")
+        lines.append("No common test rows: each node tests on a fifth of its own, or its test file.")
     return lines
 
 
