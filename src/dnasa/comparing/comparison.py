@@ -78,12 +78,12 @@ class Comparison:
         return differences(self.reported(), metric or self.metric)
 
     def curves(self) -> pd.DataFrame:
-        """The mean of each chosen variant over the seeds, and their range, at every evaluation; smoothed.
+        """The mean of each chosen variant over the seeds, and their range, at every evaluation.
 
         Besides `step`, it has a column for everything that curves are drawn against; for bytes `mb_per_node`, the MB that a
         node has sent.
         """
-        return curves(self._chosen(with_sent(self.history)), self.metric, self._columns(), smooth=True)
+        return curves(self._chosen(with_sent(self.history)), self.metric, self._columns())
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -180,8 +180,9 @@ class Comparison:
         """
         seeds, axes = len(self.selection.reported), " and ".join(drawing.AXES[column] for column in self._columns())
         tuning = latex.schedule(self.choice), self._chosen_by()
-        curves = latex.figure_caption([self.metric], title, seeds, axes, [drawing.note_on(self.curves()), *tuning])
-        signs = [drawing.bars(self.stepsizes()), drawing.SIGNS, *tuning]
+        drawn = "; ".join(drawing.signs_of_curves(self.curves(), self.metric))
+        curves = latex.figure_caption([self.metric], title, seeds, axes, [drawn, *tuning])
+        signs = ["; ".join(drawing.signs_of_stepsizes(self.stepsizes(), self.metric)), *tuning]
         return f"% curves\n{curves}% stepsizes\n{latex.figure_caption([self.metric], title, seeds, 'the stepsize', signs)}"
 
     def _chosen_by(self) -> str:
