@@ -155,7 +155,16 @@ def test_nothing_is_run_for_a_choice_that_is_not_made() -> None:
     assert found.table().iloc[:, 2].tolist() == ["not tuned", "not tuned"]
     alone = compare(SMALL, RING, ["adanasa", "dnasa"], steps=5)
     assert alone.notes()[0] == "Nothing was tuned; results are on the test rows, of one seed, so without a spread."
-    assert alone.table()["stepsize"].str.contains("n").all()
+    assert alone.table()["stepsize"].tolist() == ["linear", "diminishing"]
+    assert "diverged at" not in alone.table()
+
+
+def test_stepsizes_are_those_of_the_rule_with_or_without_its_schedule() -> None:
+    rules = ["dsgd:constant", "dsgd:cosine", "dnasa"]
+    made = grid.grid_of(rules, {"dsgd": [0.1], "dsgd:cosine": [0.3]})
+    assert [(variant.schedule, variant.eta) for variant in made[:2]] == [("constant", 0.1), ("cosine", 0.3)]
+    with pytest.raises(InputError, match="'dsgt', which is not compared"):
+        grid.grid_of(rules, {"dsgd": [0.1], "dsgt": [0.3]})
 
 
 def test_extending_stops_inside_the_grid_and_runs_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,8 +186,7 @@ def test_extending_stops_inside_the_grid_and_runs_only_what_is_new(monkeypatch: 
 
 def test_an_edge_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compare(SMALL, RING, ["dsgd", "dnasa"], [1e-5, 1e-4], steps=20)
-    where = "D-SGD (diminishing): its best stepsize, 0.0001, is the largest of its grid, and a better one may lie beyond"
-    assert f"{where}: --extend" in found.notes()[-1]
+    assert "a better stepsize may lie beyond: D-SGD (diminishing) 0.0001 (largest). --extend" in found.notes()[-1]
     assert "(largest tried)" in found.table().iloc[0, 2]
     monkeypatch.setattr(grid, "MOST_EXTENSIONS", 2)
     found = compare(SMALL, RING, ["dsgd"], [1e-9, 1e-8], steps=5, extend=True)
@@ -331,7 +339,7 @@ def test_stepsizes_of_a_rule_without_a_formula_name_their_schedule(monkeypatch: 
     flat = ScheduleSpec(lambda n, T, eta: (lambda t: eta,))
     monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(schedules={"flat": flat}))
     found = compare(SMALL, RING, ["mine", "clip:1+adam:0.9+dsgd", "dnasa"], [0.01], steps=3)
-    assert found.table().stepsize.tolist()[0] == "0.01 (flat)"
+    assert found.table().stepsize.tolist() == ["0.01", "0.01", "diminishing"]
     assert r"Clip 1 + Adam 0.9 + D-SGD" in found.latex()
 
 

@@ -1,9 +1,11 @@
 """Results as tables and sentences."""
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 # mpirun gives its processes a terminal, whatever its own output is
 console = Console() if networks.detect() == "simulated" else Console(color_system=None)
+WIDTH = "COLUMNS"  # the variable with the width of lines
+SHORT = 22  # letters of a cell that stays in one line
 CONTROL = dict.fromkeys({*range(32), *range(127, 160)} - {*b"\t\n"}, "?")
 COLUMNS = (  # of a history, those that are printed
     *("step", "train_loss", "test_loss", "test_accuracy", "test_rmse", "test_r2"),
@@ -31,7 +35,10 @@ COLUMNS = (  # of a history, those that are printed
 
 
 def print_line(text: str) -> None:
-    console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+    lines = printable(text).splitlines() or [""]
+    if console.is_terminal or WIDTH in os.environ:
+        lines = [fill(line, console.width, break_long_words=False, break_on_hyphens=False) for line in lines]
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def print_error(line: str) -> None:
@@ -47,11 +54,12 @@ def showing_warnings(show: Callable[[str], None]) -> Iterator[None]:
 
 
 def print_table(table: "pd.DataFrame | Mapping[str, Any]", title: str) -> None:
-    """A table, or settings as a table without a header; in a file or a pipe, lines may be long.
+    """A table, or settings as a table without a header; in a file or a pipe, lines may be long unless COLUMNS says how long.
 
     On a narrow terminal, columns that do not fit without breaking words are in further tables.
     """
-    wide = console if console.is_terminal else Console(width=max(console.width, 170), quiet=console.quiet)
+    is_narrow = console.is_terminal or WIDTH in os.environ
+    wide = console if is_narrow else Console(width=max(console.width, 170), quiet=console.quiet)
     heading: Text | None = Text(printable(title))
     if isinstance(table, Mapping):
         out = Table(title=heading, show_header=False)
@@ -72,8 +80,12 @@ def print_table(table: "pd.DataFrame | Mapping[str, Any]", title: str) -> None:
 
 
 def _fitting(columns: Sequence[Sequence[str]], room: int) -> Iterator[dict[int, int]]:
-    """The widths of the columns of each table, of which the first is in all: no word is broken unless one is too long."""
-    longest = [min(room // 2, max(map(cell_len, " ".join(column).split() or [""]))) for column in columns]
+    """The widths of the columns of each table, of which the first is in all: no word is broken unless one is too long.
+
+    Nor is a short cell.
+    """
+    pieces = [[*name.split(), *(part for cell in cells for part in _pieces(cell))] for name, *cells in columns]
+    longest = [min(room // 2, max(map(cell_len, [*parts, ""]))) for parts in pieces]
     full = [max(map(cell_len, column)) for column in columns]
     parts = [[0]]
     for i in range(1, len(columns)):
@@ -85,6 +97,10 @@ def _fitting(columns: Sequence[Sequence[str]], room: int) -> Iterator[dict[int, 
         while limit > 1 and sum(max(longest[i], min(full[i], limit)) + 3 for i in chosen) > room:
             limit -= 1
         yield {i: max(longest[i], min(full[i], limit)) for i in chosen}
+
+
+def _pieces(cell: str) -> list[str]:
+    return [cell] if len(cell) <= SHORT else cell.split()
 
 
 def printable(text: str) -> str:

@@ -1,6 +1,6 @@
 """What a study ends in: one figure with a panel for each cell, one table, and the numbers of both."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from math import ceil, sqrt
@@ -76,7 +76,10 @@ class StudyReport:
     def _what(self, cell: Cell) -> str:
         quick = ", quick run" if self.study.quick else ""
         nodes, steps = cell.settings["nodes"], cell.settings["steps"]
-        length = f"{cell.budget} of {steps:,} steps of one array on a ring" if cell.budget else f"{steps:,} steps"
+        length = f"{steps:,} steps"
+        if cell.budget:
+            links = [f"predicted seconds on links of {words}" for words in _links([cell])] or ["bytes"]
+            length = f"at the {links[0]} that {length} of one array on a ring cost"
         return f"{self._source(cell)}: {nodes} nodes, {length}{quick}"
 
     def _source(self, cell: Cell) -> str:
@@ -101,7 +104,11 @@ class StudyReport:
             columns[latex.text(self._place(cell).replace("_", " "))] = _latex_column(comparison, methods)
         choice = pd.concat([comparison.choice for _, comparison in cells])
         cell, comparison = cells[0]
-        caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], columns, choice)
+        runs = [each.reported() for _, each in cells]
+        missing = {"the graph does not suit the method": any(len(each.choice) < len(methods) for _, each in cells)}
+        missing |= {"a run diverged": any(each.diverged.any() for each in runs)}
+        reasons = [reason for reason, applies in missing.items() if applies]
+        caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], columns, choice, reasons)
         name = "-".join(filter(None, (self.study.name, source_name(cell.problem), cell.budget)))
         networks = latex.text(f"Networks: {_networks(cells)}.".replace("_", " "))
         return latex.table(columns, f"{caption} {networks}", name, [_chosen_by(cells)])
@@ -118,20 +125,25 @@ class StudyReport:
         sources = ", ".join(dict.fromkeys(self._source(cell) for cell, _ in self.cells))
         title = f"{sources}: {cell.settings['nodes']} nodes, {' or '.join(steps)} steps"
         schedule = latex.schedule(pd.concat([comparison.choice for _, comparison in self.cells]))
-        words = ["; ".join(drawn), f"Networks: {_networks(self.cells)}", _links(self.cells), schedule]
+        words = ["; ".join(drawn), f"Networks: {_networks(self.cells)}", self._links(), schedule]
         words.append(_chosen_by(self.cells).rstrip("."))
         metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
         return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words)
 
+    def _links(self) -> str:
+        """The links of predicted seconds; empty where none are predicted."""
+        links = "; ".join(_links(cell for cell, _ in self.cells))
+        return f"Links: {links}" if links else ""
+
     def notes(self) -> list[str]:
         """How stepsizes were chosen, the networks, what the marks of the table mean, and average ranks over several cells."""
         lines = [_chosen_by(self.cells), f"Networks: {_networks(self.cells)}."]
-        lines += [f"{links}." for links in [_links(self.cells)] if links]
+        lines += [f"{links}." for links in [self._links()] if links]
         texts = " ".join(text for table in self.tables().values() for text in table.iloc[:, 1:].to_numpy().ravel())
         marks = [f"{mark} {meaning}" for mark, meaning in KEY.items() if f" {mark}" in texts]
         if marks:
             lines.append(f"Marks: {'; '.join(marks)}.")
-        if self.cells[0][0].budget:
+        if self.cells[0][0].budget or self.numbers()["mean"].isna().all():
             return lines
         ranks = self.numbers().groupby(["rule", "schedule"])["rank"].agg(["mean", "count"])
         everywhere = ranks[ranks["count"] == len(self.cells)]["mean"].sort_values()
@@ -209,14 +221,13 @@ def _networks(cells: Cells) -> str:
     return "; ".join(f"{name} ({words})" for name, words in facts.items())
 
 
-def _links(cells: Cells) -> str:
-    """The links of predicted seconds; empty where none are predicted."""
+def _links(cells: Iterable[Cell]) -> list[str]:
     found: dict[str, None] = {}
-    for clock in filter(None, (cell.settings["clock"] for cell, _ in cells)):
+    for clock in filter(None, (cell.settings["clock"] for cell in cells)):
         ends = {key: dict.fromkeys((f"{np.min(value):g}", f"{np.max(value):g}")) for key, value in clock.items()}
         bandwidth, latency, compute = (" to ".join(ends[key]) for key in ("bandwidth", "latency", "compute"))
         found[f"{bandwidth} Mbit/s, latency {latency} ms, {compute} s per gradient"] = None
-    return f"Links: {'; '.join(found)}" if found else ""
+    return list(found)
 
 
 def _table(cells: Cells, place: Callable[[Cell], str]) -> pd.DataFrame:
@@ -225,17 +236,18 @@ def _table(cells: Cells, place: Callable[[Cell], str]) -> pd.DataFrame:
         rows = comparison.summary().assign(edge=comparison.choice.edge)
         rows["tie"] = with_the_best(rows) & ~rows.best
         names = [label(row.rule, row.schedule) for row in rows.itertuples()]
-        columns[place(cell)] = pd.Series([_marked(comparison.metric, row) for _, row in rows.iterrows()], names)
+        form = tables.form(comparison.metric, rows)
+        columns[place(cell)] = pd.Series([_marked(comparison.metric, row, form) for _, row in rows.iterrows()], names)
         if len(cells) == 1:
-            gaps = [tables.with_interval(comparison.metric, row) for _, row in rows.iterrows()]
+            gaps = [tables.with_interval(comparison.metric, row, form) for _, row in rows.iterrows()]
             columns["difference from the best"] = pd.Series(gaps, names)
     frame = pd.DataFrame(columns).reindex([label(*method) for method in _methods(cells)]).fillna("-")
     return frame.rename_axis("method").reset_index()
 
 
-def _marked(metric: str, row: Any) -> str:
+def _marked(metric: str, row: Any, form: str) -> str:
     marks = [mark for mark, applies in (("^", row.edge), ("=", row.tie), ("*", row.best)) if applies]
-    return " ".join([tables.with_spread(metric, row), *marks])
+    return " ".join([tables.with_spread(metric, row, form), *marks])
 
 
 def _methods(cells: Cells) -> list[tuple[str, str]]:
