@@ -164,7 +164,7 @@ def test_stepsizes_are_those_of_the_rule_with_or_without_its_schedule() -> None:
     made = grid.grid_of(rules, {"dsgd": [0.1], "dsgd:cosine": [0.3]})
     assert [(variant.schedule, variant.eta) for variant in made[:2]] == [("constant", 0.1), ("cosine", 0.3)]
     with pytest.raises(InputError, match="'dsgt', which is not compared"):
-        grid.grid_of(rules, {"dsgd": [0.1], "dsgt": [0.3]})
+        compare(SMALL, RING, rules, {"dsgd": [0.1], "dsgt": [0.3]}, steps=1)
 
 
 def test_extending_stops_inside_the_grid_and_runs_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_curves_are_drawn_against_every_axis(x: str) -> None:
     if x == "bytes":
         figure = found.draw_curves()
         assert figure.axes[0].get_xlabel() == "MB sent per node"
-        assert drawing.signs_of_curves(table, found.metric) == [drawing.BANDS]
+        assert drawing.signs(table, found.metric) == [drawing.BANDS]
         assert table.mb_per_node.max() == pytest.approx(found.history.bytes.max() / RING.nodes / 1e6)
 
 
@@ -274,8 +274,8 @@ def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results
     assert 0.2 < axis.get_ylim()[0] < 0.9
     assert [text.get_text() for text in axis.get_xticklabels()] == ["0.1", "1", "3", "10", "30"]
     signs = [drawing.CHOSEN, drawing.MARKS, drawing.WORSE]
-    assert drawing.signs_of_stepsizes(table, "test_accuracy") == [drawing.BARS, *signs]
-    assert drawing.signs_of_stepsizes(table[table.eta <= 1], "test_accuracy") == [drawing.BARS, drawing.CHOSEN]
+    assert drawing.signs(table, "test_accuracy") == [drawing.BARS, *signs]
+    assert drawing.signs(table[table.eta <= 1], "test_accuracy") == [drawing.BARS, drawing.CHOSEN]
     assert plots.rendered(figure, "png")
 
 
@@ -294,7 +294,7 @@ def test_a_curve_that_blows_up_does_not_stretch_the_axis(wild: float, diverges: 
     low, high = axis.get_ylim()
     assert (axis.get_yscale(), 0.5 < low < 1, 85 < high < 850) == ("log", True, True)
     signs = {drawing.MARKS: diverges, drawing.WORSE: wild > 850}
-    assert drawing.signs_of_curves(table, "test_loss") == [sign for sign, applies in signs.items() if applies]
+    assert drawing.signs(table, "test_loss") == [sign for sign, applies in signs.items() if applies]
 
 
 @pytest.mark.pictures

@@ -22,7 +22,7 @@ from test_latex import compiled
 
 import dnasa
 from dnasa import Result
-from dnasa.comparing import drawing, grid, plots, study, study_file
+from dnasa.comparing import grid, plots, study, study_file
 from dnasa.comparing.statistics import final
 from dnasa.comparing.study_report import StudyReport
 from dnasa.core import Interrupted
@@ -367,7 +367,8 @@ def test_each_problem_has_rows_of_its_own_and_each_panel_the_bytes_of_its_networ
     chosen = study_file.read(file)
     report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
     axes = report.draw().axes
-    assert [drawing._place(axis) for axis in axes] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    specs: list[Any] = [axis.get_subplotspec() for axis in axes]
+    assert [(spec.rowspan.start, spec.colspan.start) for spec in specs] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [bool(axis.get_xlabel()) for axis in axes] == [False, False, True, True]
     assert [bool(axis.get_ylabel()) for axis in axes] == [True, False, True, False]
     assert [axes[i].get_ylim() == axes[i + 1].get_ylim() for i in range(3)] == [True, False, True]

@@ -52,8 +52,7 @@ class Options:
     )
     eta: float | None = basic(None, f"Stepsize, for rules that need one; {' and '.join(NO_ETA)} need none. {MEANING}")
     etas: str = basic(
-        "0.01,0.03,0.1,0.3,1,3",
-        f"Stepsizes for the rules that need one; after dadam= those of D-Adam, whatever its schedule. {MEANING}",
+        "0.01,0.03,0.1,0.3,1,3", f"Stepsizes for the rules that need one; after dadam= those of D-Adam. {MEANING}"
     )
     steps: int = basic(1000, "Number of steps.")
     batch: int | None = basic(None, "Samples per node and step. Default: 32 for data, 1 for least squares.")
@@ -146,9 +145,7 @@ class Options:
         False, "Send nothing, and show what this process would send in the first steps: to whom, arrays, bytes."
     )
 
-    evaluate: int | None = output(
-        None, "Evaluate every N steps. Default: up to 50 times; in a comparison 5 to 100 times, as cheap as the training."
-    )
+    evaluate: int | None = output(None, "Evaluate every N steps. Default: up to 50 times; to compare, 5 to 100, by their cost.")
     checkpoint_every: int | None = output(None, "Write a checkpoint every N steps; `dnasa resume FOLDER` continues.")
     force: bool = output(False, "Replace the run that is in the folder.")
     config: Path | None = output(None, "Repeat the run of this config.json; options of the command line take precedence.")

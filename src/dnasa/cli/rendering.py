@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # mpirun gives its processes a terminal, whatever its own output is
 console = Console() if networks.detect() == "simulated" else Console(color_system=None)
-WIDTH = "COLUMNS"  # the variable with the width of lines
 SHORT = 22  # letters of a cell that stays in one line
 CONTROL = dict.fromkeys({*range(32), *range(127, 160)} - {*b"\t\n"}, "?")
 COLUMNS = (  # of a history, those that are printed
@@ -34,9 +33,14 @@ COLUMNS = (  # of a history, those that are printed
 )
 
 
+def is_limited() -> bool:
+    """Whether lines have a width: that of the terminal, or of the variable COLUMNS."""
+    return console.is_terminal or "COLUMNS" in os.environ
+
+
 def print_line(text: str) -> None:
     lines = printable(text).splitlines() or [""]
-    if console.is_terminal or WIDTH in os.environ:
+    if is_limited():
         lines = [fill(line, console.width, break_long_words=False, break_on_hyphens=False) for line in lines]
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
@@ -58,8 +62,7 @@ def print_table(table: "pd.DataFrame | Mapping[str, Any]", title: str) -> None:
 
     On a narrow terminal, columns that do not fit without breaking words are in further tables.
     """
-    is_narrow = console.is_terminal or WIDTH in os.environ
-    wide = console if is_narrow else Console(width=max(console.width, 170), quiet=console.quiet)
+    wide = console if is_limited() else Console(width=max(console.width, 170), quiet=console.quiet)
     heading: Text | None = Text(printable(title))
     if isinstance(table, Mapping):
         out = Table(title=heading, show_header=False)
@@ -80,12 +83,9 @@ def print_table(table: "pd.DataFrame | Mapping[str, Any]", title: str) -> None:
 
 
 def _fitting(columns: Sequence[Sequence[str]], room: int) -> Iterator[dict[int, int]]:
-    """The widths of the columns of each table, of which the first is in all: no word is broken unless one is too long.
-
-    Nor is a short cell.
-    """
-    pieces = [[*name.split(), *(part for cell in cells for part in _pieces(cell))] for name, *cells in columns]
-    longest = [min(room // 2, max(map(cell_len, [*parts, ""]))) for parts in pieces]
+    """The widths of the columns of each table, of which the first is in all: no word or short cell is broken if it has room."""
+    words = [[w for i, c in enumerate(column) for w in ([c] if i and len(c) <= SHORT else c.split())] for column in columns]
+    longest = [min(room // 2, max(map(cell_len, parts), default=0)) for parts in words]
     full = [max(map(cell_len, column)) for column in columns]
     parts = [[0]]
     for i in range(1, len(columns)):
@@ -97,10 +97,6 @@ def _fitting(columns: Sequence[Sequence[str]], room: int) -> Iterator[dict[int, 
         while limit > 1 and sum(max(longest[i], min(full[i], limit)) + 3 for i in chosen) > room:
             limit -= 1
         yield {i: max(longest[i], min(full[i], limit)) for i in chosen}
-
-
-def _pieces(cell: str) -> list[str]:
-    return [cell] if len(cell) <= SHORT else cell.split()
 
 
 def printable(text: str) -> str:

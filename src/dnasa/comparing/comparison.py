@@ -137,11 +137,10 @@ class Comparison:
                 f"chosen by {tables.metric_name(self.selection.metric)}": chosen,
             }
             for metric, summary in summaries.items():
-                cells[tables.metric_name(metric)] = tables.with_spread(metric, summary.iloc[i], tables.form(metric, summary))
+                form = tables.form(metric, summary)
+                cells[tables.metric_name(metric)] = tables.with_spread(metric, summary.iloc[i], form)
                 if metric == self.metric:
-                    cells["difference from the best"] = tables.with_interval(
-                        metric, summary.iloc[i], tables.form(metric, summary)
-                    )
+                    cells["difference from the best"] = tables.with_interval(metric, summary.iloc[i], form)
             rows.append(cells | {"diverged at": tuning.diverged_text(grid)})
         table = pd.DataFrame(rows)
         return table if runs.diverged.any() else table.drop(columns="diverged at")
@@ -182,9 +181,9 @@ class Comparison:
         """
         seeds, axes = len(self.selection.reported), " and ".join(drawing.AXES[column] for column in self._columns())
         tuning = latex.schedule(self.choice), self._chosen_by()
-        drawn = "; ".join(drawing.signs_of_curves(self.curves(), self.metric))
-        curves = latex.figure_caption([self.metric], title, seeds, axes, [drawn, *tuning])
-        signs = ["; ".join(drawing.signs_of_stepsizes(self.stepsizes(), self.metric)), *tuning]
+        drawn = ["; ".join(drawing.signs(table, self.metric)) for table in (self.curves(), self.stepsizes())]
+        curves = latex.figure_caption([self.metric], title, seeds, axes, [drawn[0], *tuning])
+        signs = [drawn[1], *tuning]
         return f"% curves\n{curves}% stepsizes\n{latex.figure_caption([self.metric], title, seeds, 'the stepsize', signs)}"
 
     def _chosen_by(self) -> str:

@@ -172,17 +172,13 @@ def figure_of_curves(table: pd.DataFrame, columns: Sequence[str], metric: str) -
     return figure
 
 
-def signs_of_curves(table: pd.DataFrame, metric: str) -> list[str]:
-    """What the signs in a figure of these curves mean, for its caption."""
-    beyond = len(_within_reach(table, _lines(table, VARIANT), metric)) < table[NUMBERS].count().sum()
-    signs = {BANDS: table.runs.max() > 1, MARKS: table.diverged.any(), WORSE: beyond}
-    return [sign for sign, applies in signs.items() if applies]
-
-
-def signs_of_stepsizes(table: pd.DataFrame, metric: str) -> list[str]:
-    beyond = len(_worth_showing(table, metric)) < table[NUMBERS].count().sum()
-    signs = {BARS: table.runs.max() > 1, CHOSEN: True, MARKS: table.diverged.any(), WORSE: beyond}
-    return [sign for sign, applies in signs.items() if applies]
+def signs(table: pd.DataFrame, metric: str) -> list[str]:
+    """What the signs in a figure of these curves or stepsizes mean, for its caption."""
+    of_curves = "step" in table
+    known = _within_reach(table, _lines(table, VARIANT), metric) if of_curves else _worth_showing(table, metric)
+    beyond = len(known) < table[NUMBERS].count().sum()
+    found = {BANDS if of_curves else BARS: table.runs.max() > 1, CHOSEN: not of_curves}
+    return [sign for sign, applies in (found | {MARKS: table.diverged.any(), WORSE: beyond}).items() if applies]
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
@@ -207,22 +203,15 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
         limits = np.array([axis.get_ylim() for axis in alike])
         for axis in alike:
             axis.set_ylim(limits[:, 0].min(), limits[:, 1].max())
-    for axis, other in product(axes, repeat=2):
-        here, there = _place(axis), _place(other)
+    places = [(spec.rowspan.start, spec.colspan.start) for axis in axes if (spec := axis.get_subplotspec())]
+    for (axis, here), (other, there) in product(zip(axes, places, strict=True), repeat=2):
         if there[0] == here[0] and there[1] < here[1] and other.get_ylabel() == axis.get_ylabel():
             axis.set_ylabel("")
         if there[0] > here[0] and there[1] == here[1] and other.get_xlabel() == axis.get_xlabel():
             axis.set_xlabel("")
-    rows = len({_place(axis)[0] for axis in axes})
+    rows = len({row for row, _ in places})
     figure.set_figheight(figure.get_figheight() + rows * max(map(_height, axes)) / 72)
     legend_below(figure)
-
-
-def _place(axis: "Axes") -> tuple[int, int]:
-    """Its row and column."""
-    spec = axis.get_subplotspec()
-    assert spec is not None
-    return spec.rowspan.start, spec.colspan.start
 
 
 def is_wide(values: Any) -> bool:

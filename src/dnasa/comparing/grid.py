@@ -84,6 +84,10 @@ def compare(
     """
     seeds = seed_list(seed)
     axes = check_axes(as_list(x))
+    if isinstance(etas, Mapping) and (
+        unknown := {*etas} - {name for rule in rules for name in (rule, split_schedule(rule)[0])}
+    ):
+        raise InputError(f"etas has stepsizes for '{min(unknown)}', which is not compared. Choose from: {', '.join(rules)}.")
     grid = grid_of(rules, etas, schedule, extend)
     others = _other_seeds(problem, grid, metric, seeds)
     folder = RunFolder(folder) if isinstance(folder, (str, Path)) else folder
@@ -125,22 +129,14 @@ def grid_of(
 ) -> list[Variant]:
     """Every rule with each of its stepsizes, as `compare` takes them."""
     grid = []
-    if isinstance(etas, Mapping) and (
-        unknown := {*etas} - {name for rule in rules for name in (rule, split_schedule(rule)[0])}
-    ):
-        raise InputError(f"etas has stepsizes for '{min(unknown)}', which is not compared. Choose from: {', '.join(rules)}.")
     for rule in distinct("rule", list(rules)):
-        stepsizes = distinct("eta", list(etas_of(rule, etas)))
+        own = etas.get(rule, etas.get(split_schedule(rule)[0], ())) if isinstance(etas, Mapping) else etas
+        stepsizes = distinct("eta", list(own))
         if extend and len(stepsizes) == 1:
             raise InputError("Extending a grid needs the ratio of two stepsizes: give at least two stepsizes (--etas).")
         grid += variants(rule, stepsizes, schedule_of(rule, schedule))
     check_used(schedule, grid)
     return grid
-
-
-def etas_of(rule: str, etas: Sequence[float] | Mapping[str, Sequence[float]]) -> Sequence[float]:
-    """The stepsizes of a rule, by its name with its schedule or, if that is missing, without it."""
-    return etas.get(rule, etas.get(split_schedule(rule)[0], ())) if isinstance(etas, Mapping) else etas
 
 
 def schedule_of(rule: str, schedule: str | None = None) -> str | None:

@@ -1,6 +1,6 @@
 """What a study ends in: one figure with a panel for each cell, one table, and the numbers of both."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from math import ceil, sqrt
@@ -76,10 +76,10 @@ class StudyReport:
     def _what(self, cell: Cell) -> str:
         quick = ", quick run" if self.study.quick else ""
         nodes, steps = cell.settings["nodes"], cell.settings["steps"]
-        length = f"{steps:,} steps"
+        length, links = f"{steps:,} steps", _links([pair for pair in self.cells if pair[0].budget == cell.budget])
         if cell.budget:
-            links = [f"predicted seconds on links of {words}" for words in _links([cell])] or ["bytes"]
-            length = f"at the {links[0]} that {length} of one array on a ring cost"
+            unit = f"predicted seconds ({links.lower()})".replace("mbit", "Mbit") if links else "bytes"
+            length = f"at the {unit} that {length} of one array on a ring cost"
         return f"{self._source(cell)}: {nodes} nodes, {length}{quick}"
 
     def _source(self, cell: Cell) -> str:
@@ -104,11 +104,9 @@ class StudyReport:
             columns[latex.text(self._place(cell).replace("_", " "))] = _latex_column(comparison, methods)
         choice = pd.concat([comparison.choice for _, comparison in cells])
         cell, comparison = cells[0]
-        runs = [each.reported() for _, each in cells]
-        missing = {"the graph does not suit the method": any(len(each.choice) < len(methods) for _, each in cells)}
-        missing |= {"a run diverged": any(each.diverged.any() for each in runs)}
-        reasons = [reason for reason, applies in missing.items() if applies]
-        caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], columns, choice, reasons)
+        missing = ["the graph does not suit the method"] * any(len(each.choice) < len(methods) for _, each in cells)
+        missing += ["a run diverged"] * any(each.reported().diverged.any() for _, each in cells)
+        caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], columns, choice, missing)
         name = "-".join(filter(None, (self.study.name, source_name(cell.problem), cell.budget)))
         networks = latex.text(f"Networks: {_networks(cells)}.".replace("_", " "))
         return latex.table(columns, f"{caption} {networks}", name, [_chosen_by(cells)])
@@ -116,29 +114,21 @@ class StudyReport:
     def caption(self) -> str:
         """A caption for the figure."""
         cell = self.cells[0][0]
-        if self.study.figure == "curves":
-            against, signs = drawing.AXES[AXES[self.study.x]], drawing.signs_of_curves
-        else:
-            against, signs = "the stepsize", drawing.signs_of_stepsizes
-        drawn = dict.fromkeys(sign for _, each in self.cells for sign in signs(self._drawn(each), each.metric))
+        against = drawing.AXES[AXES[self.study.x]] if self.study.figure == "curves" else "the stepsize"
+        drawn = dict.fromkeys(sign for _, each in self.cells for sign in drawing.signs(self._drawn(each), each.metric))
         steps = sorted({f"{cell.settings['steps']:,}" for cell, _ in self.cells})
         sources = ", ".join(dict.fromkeys(self._source(cell) for cell, _ in self.cells))
         title = f"{sources}: {cell.settings['nodes']} nodes, {' or '.join(steps)} steps"
         schedule = latex.schedule(pd.concat([comparison.choice for _, comparison in self.cells]))
-        words = ["; ".join(drawn), f"Networks: {_networks(self.cells)}", self._links(), schedule]
+        words = ["; ".join(drawn), f"Networks: {_networks(self.cells)}", _links(self.cells), schedule]
         words.append(_chosen_by(self.cells).rstrip("."))
         metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
         return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words)
 
-    def _links(self) -> str:
-        """The links of predicted seconds; empty where none are predicted."""
-        links = "; ".join(_links(cell for cell, _ in self.cells))
-        return f"Links: {links}" if links else ""
-
     def notes(self) -> list[str]:
         """How stepsizes were chosen, the networks, what the marks of the table mean, and average ranks over several cells."""
         lines = [_chosen_by(self.cells), f"Networks: {_networks(self.cells)}."]
-        lines += [f"{links}." for links in [self._links()] if links]
+        lines += [f"{links}." for links in [_links(self.cells)] if links]
         texts = " ".join(text for table in self.tables().values() for text in table.iloc[:, 1:].to_numpy().ravel())
         marks = [f"{mark} {meaning}" for mark, meaning in KEY.items() if f" {mark}" in texts]
         if marks:
@@ -221,13 +211,14 @@ def _networks(cells: Cells) -> str:
     return "; ".join(f"{name} ({words})" for name, words in facts.items())
 
 
-def _links(cells: Iterable[Cell]) -> list[str]:
+def _links(cells: Cells) -> str:
+    """The links of predicted seconds; empty where none are predicted."""
     found: dict[str, None] = {}
-    for clock in filter(None, (cell.settings["clock"] for cell in cells)):
+    for clock in filter(None, (cell.settings["clock"] for cell, _ in cells)):
         ends = {key: dict.fromkeys((f"{np.min(value):g}", f"{np.max(value):g}")) for key, value in clock.items()}
         bandwidth, latency, compute = (" to ".join(ends[key]) for key in ("bandwidth", "latency", "compute"))
         found[f"{bandwidth} Mbit/s, latency {latency} ms, {compute} s per gradient"] = None
-    return list(found)
+    return f"Links: {'; '.join(found)}" if found else ""
 
 
 def _table(cells: Cells, place: Callable[[Cell], str]) -> pd.DataFrame:
