@@ -295,6 +295,9 @@ def test_a_curve_that_blows_up_does_not_stretch_the_axis(wild: float, diverges: 
     assert (axis.get_yscale(), 0.5 < low < 1, 85 < high < 850) == ("log", True, True)
     signs = {drawing.MARKS: diverges, drawing.WORSE: wild > 850}
     assert drawing.signs(table, "test_loss") == [sign for sign, applies in signs.items() if applies]
+    if diverges and wild > 850:  # nor where all did
+        (axis,) = drawing.figure_of_curves(table[table.rule == "dsgd"], ["step"], "test_loss").axes
+        assert axis.get_ylim()[1] < 850
 
 
 @pytest.mark.pictures

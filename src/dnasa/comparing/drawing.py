@@ -66,7 +66,8 @@ def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: 
     if axis.get_yscale() == "linear":
         later = [rows[NUMBERS[:1]][rows[x] >= FIRST * rows[x].max()] for _, rows in lines]
         ends = [rows[NUMBERS].dropna().tail(1) for _, rows in lines]
-        known = known.reindex(pd.concat([*later, *ends]).stack().index)
+        near = known[known.index.isin(pd.concat([*later, *ends]).stack().index)]
+        known = near if len(near) else known
     focus(axis, known)
     _name_marks(axis)
 
@@ -109,11 +110,11 @@ def _lines(table: pd.DataFrame, keys: Sequence[str]) -> Lines:
 def _within_reach(table: pd.DataFrame, lines: Lines, metric: str) -> pd.Series:
     """The numbers of curves that an axis has room for: of losses, at most 10 times the first, or the best last, of all."""
     numbers = table[NUMBERS].stack()
-    positive = [rows[rows["mean"] > 0] for _, rows in lines if (rows["mean"] > 0).any()]
-    if not positive or larger_is_better(metric):
+    first = [rows["mean"][rows["mean"] > 0].iloc[0] for _, rows in lines if (rows["mean"] > 0).any()]
+    if not first or larger_is_better(metric):
         return numbers
-    last = min((rows["mean"].iloc[-1] for rows in positive if not rows.diverged.any()), default=0)
-    return numbers[numbers <= GROWN * max(last, *(rows["mean"].iloc[0] for rows in positive))]
+    last = [rows["mean"].iloc[-1] for _, rows in lines if not rows.diverged.any() and rows["mean"].iloc[-1] > 0]
+    return numbers[numbers <= GROWN * max(min(last, default=0), *first)]
 
 
 def _worth_showing(table: pd.DataFrame, metric: str) -> pd.Series:
@@ -223,10 +224,10 @@ def is_wide(values: Any) -> bool:
 def focus(axis: "Axes", values: Any) -> None:
     """Limits of the vertical axis around these values."""
     known = np.asarray(values)[np.isfinite(values)]
-    if not len(known) or known.max() == known.min():
+    if not len(known):
         return
     if axis.get_yscale() == "log":
         axis.set_ylim(known.min() / 1.2, 1.2 * known.max())
     else:
-        margin = MARGIN * np.ptp(known)
+        margin = MARGIN * (np.ptp(known) or abs(known.max()) or 1)
         axis.set_ylim(known.min() - margin, known.max() + margin)
