@@ -21,7 +21,7 @@ LEAST = "compare --problem least_squares --nodes 4 --steps 20 --rules dsgd:const
 def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_path: Path) -> None:
     done = succeed(*LEAST, "--seeds", 2, "--out", tmp_path / "a", "--format", "pdf", "--latex", "--x", "samples,bytes")
     assert "chosen by the training loss of other seeds (2, 3)" in done.stdout
-    assert "is the largest of its grid" in done.stdout
+    assert "D-SGD (constant) 0.001 (largest)" in done.stdout
     drawn = pd.read_csv(tmp_path / "a" / "curves.csv")
     assert set(drawn.rule) == {"dsgd", "dnasa"}
     assert drawn.mb_per_node.max() == pytest.approx(0.096)
@@ -33,9 +33,15 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     assert (
         r"\caption{Test loss on least squares: 4 nodes, exact graph, 20 steps, 2 mixing rounds per exchange, mean $\pm$ std "
         r"over 2 seeds. The best result is in bold. Stepsize schedule: constant. $^\dagger$~The stepsize is at an edge of its "
-        r"grid. Methods with -- need no stepsize. MB is what each node sent.}" in table
+        r"grid. --: no stepsize needed. MB is what each node sent.}" in table
     )
     assert r"\label{tab:a}" in table
+
+
+def test_other_seeds_that_were_not_run_are_missing_for_another_metric(tmp_path: Path) -> None:
+    words = ["compare", *"--nodes 2 --steps 5 --rules dsgd --etas 0.1,1 --out".split(), tmp_path / "a"]
+    succeed(*words)
+    assert "Choosing stepsizes by consensus needs runs of other seeds" in refused(*words, "--metric", "consensus")
 
 
 def test_the_title_names_everything_that_defines_the_experiment() -> None:
@@ -70,6 +76,7 @@ def test_a_rule_that_changes_the_graph_of_the_others_is_named(rules: str, line: 
     ("words", "message"),
     [
         ("--x steps,miles", "Unknown x 'miles'"),
+        ("--x clock", "Unknown x 'clock'"),
         ("--x bytes,bytes", "The x bytes is given twice"),
         ("--format pdf,gif", "Unknown format 'gif'"),
         ("--format ,", "--format names no format"),
@@ -115,6 +122,10 @@ def test_the_same_command_draws_runs_in_other_formats(extended: Path, tmp_path: 
     assert "These runs have no epochs: choose another x." in " ".join(epochs.stderr.split())
     assert "There is no metric 'wat' to compare by. This run has: train_loss, test_loss, " in unknown.stderr
     succeed(*words, "--metric", "consensus")
+    assert not [name for name in ("curves.pdf", "curves.svg", "stepsizes.pdf", "table.tex") if (tmp_path / "a" / name).exists()]
+    (tmp_path / "a" / "curves.pdf").write_text("mine")
+    succeed(*words)
+    assert (tmp_path / "a" / "curves.pdf").read_text() == "mine"
     etas = run(*words, "--extend", "--etas", "0.0001,0.01").stderr
     assert "holds a run already, with --etas 0.0001,0.001 instead of 0.0001,0.01: " in " ".join(etas.split())
 

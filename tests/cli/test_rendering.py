@@ -28,6 +28,17 @@ def test_a_narrow_terminal_breaks_no_words(width: int, monkeypatch: pytest.Monke
     assert shown.count("A title") == 1
 
 
+def test_the_environment_says_how_long_the_lines_of_a_file_are(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(rendering, "console", Console(width=60, color_system=None))
+    for width, most in (("60", 60), (None, 171)):
+        monkeypatch.setenv("COLUMNS", width) if width else monkeypatch.delenv("COLUMNS", raising=False)
+        rendering.print_table(TABLE.assign(accuracy="46.16 ± 0.87 % ^ *"), "A title")
+        rendering.print_line("words " * 28)
+        shown = capsys.readouterr().out
+        assert most - 30 <= max(map(len, shown.splitlines())) <= most
+        assert "46.16 ± 0.87 % ^ *" in shown
+
+
 def test_a_word_longer_than_half_the_line_is_broken(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(rendering, "console", Console(width=40, force_terminal=True, color_system=None))
     rendering.print_table(pd.DataFrame({"folder": ["x" * 70], "state": ["done"]}), "Runs")

@@ -3,7 +3,7 @@
 import re
 from contextlib import suppress
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -16,7 +16,7 @@ from test_latex import compiled
 import dnasa
 from dnasa import Result, data, topology
 from dnasa.comparing import compare, comparison, drawing, grid, latex, plots, style, tuning
-from dnasa.comparing.statistics import final, over_seeds
+from dnasa.comparing.statistics import curves, final, over_seeds
 from dnasa.core import InputError
 from dnasa.problems import Custom, LeastSquares, RobustRegression
 from dnasa.problems.classification import Classification
@@ -155,7 +155,16 @@ def test_nothing_is_run_for_a_choice_that_is_not_made() -> None:
     assert found.table().iloc[:, 2].tolist() == ["not tuned", "not tuned"]
     alone = compare(SMALL, RING, ["adanasa", "dnasa"], steps=5)
     assert alone.notes()[0] == "Nothing was tuned; results are on the test rows, of one seed, so without a spread."
-    assert alone.table()["stepsize"].str.contains("n").all()
+    assert alone.table()["stepsize"].tolist() == ["linear", "diminishing"]
+    assert "diverged at" not in alone.table()
+
+
+def test_stepsizes_are_those_of_the_rule_with_or_without_its_schedule() -> None:
+    rules = ["dsgd:constant", "dsgd:cosine", "dnasa"]
+    made = grid.grid_of(rules, {"dsgd": [0.1], "dsgd:cosine": [0.3]})
+    assert [(variant.schedule, variant.eta) for variant in made[:2]] == [("constant", 0.1), ("cosine", 0.3)]
+    with pytest.raises(InputError, match="'dsgt', which is not compared"):
+        compare(SMALL, RING, rules, {"dsgd": [0.1], "dsgt": [0.3]}, steps=1)
 
 
 def test_extending_stops_inside_the_grid_and_runs_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,8 +186,7 @@ def test_extending_stops_inside_the_grid_and_runs_only_what_is_new(monkeypatch: 
 
 def test_an_edge_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compare(SMALL, RING, ["dsgd", "dnasa"], [1e-5, 1e-4], steps=20)
-    where = "D-SGD (diminishing): its best stepsize, 0.0001, is the largest of its grid, and a better one may lie beyond"
-    assert f"{where}: --extend" in found.notes()[-1]
+    assert "a better stepsize may lie beyond: D-SGD (diminishing) 0.0001 (largest). --extend" in found.notes()[-1]
     assert "(largest tried)" in found.table().iloc[0, 2]
     monkeypatch.setattr(grid, "MOST_EXTENSIONS", 2)
     found = compare(SMALL, RING, ["dsgd"], [1e-9, 1e-8], steps=5, extend=True)
@@ -221,7 +229,7 @@ def test_curves_are_drawn_against_every_axis(x: str) -> None:
     if x == "bytes":
         figure = found.draw_curves()
         assert figure.axes[0].get_xlabel() == "MB sent per node"
-        assert figure.legends[0].get_title().get_text() == "bands: range over the seeds"
+        assert drawing.signs(table, found.metric) == [drawing.BANDS]
         assert table.mb_per_node.max() == pytest.approx(found.history.bytes.max() / RING.nodes / 1e6)
 
 
@@ -251,30 +259,51 @@ def test_rules_that_name_no_schedule_are_compared_with_the_same(schedule: str | 
 
 
 @pytest.mark.pictures
-def test_what_diverged_is_a_cross_above_the_axis_and_what_is_worse_a_triangle_at_its_edge() -> None:
+def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results_leave_it() -> None:
     table = runs(
         dsgd=[(0.1, 1.0, 0.9), (1.0, 1.0, 0.92), (3.0, 1.0, 0.2), (10.0, None, np.nan), (30.0, 1.0, 1e308)],
         dnasa=[(np.nan, 1.0, 0.95)],
     )
-    table = over_seeds(table.rename(columns={"test_loss": "test_accuracy"}), "test_accuracy")
-    figure = drawing.figure_of_stepsizes(table.assign(chosen=True), "test_accuracy")
+    table = over_seeds(table.rename(columns={"test_loss": "test_accuracy"}), "test_accuracy").assign(chosen=True)
+    figure = drawing.figure_of_stepsizes(table, "test_accuracy")
     axis = figure.axes[0]
-    (cross,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
-    assert np.asarray(cross.get_xydata()).tolist() == [[10.0, 1.0], [30.0, 1.0]]
-    (triangle,) = [line for line in axis.get_lines() if line.get_label() == "_worse"]
-    assert np.asarray(triangle.get_xydata()).tolist() == [[3.0, 0.0]]
+    (mark,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
+    assert np.asarray(mark.get_xydata()).tolist() == [[10.0, 1.0], [30.0, 1.0]]
+    assert mark.get_marker() == data_lines(axis)[0].get_marker()
     assert drawing.DIVERGED in [text.get_text() for text in axis.texts]
-    (bars,) = axis.collections
-    assert [np.asarray(path.vertices)[0, 0] for path in bars.get_paths()] == [0.1, 1.0]
-    (circle,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
-    assert np.asarray(circle.get_xdata()).tolist() == [0.1, 1.0]
+    assert 0.2 < axis.get_ylim()[0] < 0.9
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["0.1", "1", "3", "10", "30"]
+    signs = [drawing.CHOSEN, drawing.MARKS, drawing.WORSE]
+    assert drawing.signs(table, "test_accuracy") == [drawing.BARS, *signs]
+    assert drawing.signs(table[table.eta <= 1], "test_accuracy") == [drawing.BARS, drawing.CHOSEN]
     assert plots.rendered(figure, "png")
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize("wild", [1e99, 6e5, 2.0])
+@pytest.mark.parametrize("diverges", [False, True])
+def test_a_curve_that_blows_up_does_not_stretch_the_axis(wild: float, diverges: bool) -> None:
+    values = {"dsgd": [85.0, wild, np.nan if diverges else wild], "dnasa": [85.0, 9.0, 1.0]}
+    rows = [
+        {"rule": rule, "schedule": "constant", "eta": 1.0, "seed": 0, "step": step, "test_loss": value, "consensus": value}
+        for rule, some in values.items()
+        for step, value in enumerate(some)
+    ]
+    table = curves(pd.DataFrame(rows), "test_loss")
+    (axis,) = drawing.figure_of_curves(table, ["step"], "test_loss").axes
+    low, high = axis.get_ylim()
+    assert (axis.get_yscale(), 0.5 < low < 1, 85 < high < 850) == ("log", True, True)
+    signs = {drawing.MARKS: diverges, drawing.WORSE: wild > 850}
+    assert drawing.signs(table, "test_loss") == [sign for sign, applies in signs.items() if applies]
+    if diverges and wild > 850:  # nor where all did
+        (axis,) = drawing.figure_of_curves(table[table.rule == "dsgd"], ["step"], "test_loss").axes
+        assert axis.get_ylim()[1] < 850
 
 
 @pytest.mark.pictures
 @pytest.mark.parametrize("name", ["screen", "paper"])
 @pytest.mark.parametrize("metric", ["test_accuracy", "test_loss"])
-def test_crosses_and_triangles_of_many_rules_hide_nothing_and_are_in_the_figure(name: str, metric: str) -> None:
+def test_marks_of_many_rules_hide_nothing_and_are_in_the_figure(name: str, metric: str) -> None:
     cost = [(0.1, 1.0, 0.1), (1.0, 1.0, 0.05), (3.0, 1.0, 0.9), (10.0, None, np.nan)]
     some = [(eta, v, 1 - test if metric == "test_accuracy" else test - 0.08) for eta, v, test in cost]
     rules = ("dsgd", "dsgt", "dasagt", "kgt", "dadam", "d2")
@@ -285,14 +314,13 @@ def test_crosses_and_triangles_of_many_rules_hide_nothing_and_are_in_the_figure(
         figure.draw_without_rendering()
     (axis,) = figure.axes
     title = axis.title.get_window_extent()
-    for kind in ("_diverged", "_worse"):
-        marks = [line for line in axis.get_lines() if line.get_label() == kind]
-        places = [line.get_transform().transform(line.get_xydata())[0] for line in marks]
-        apart = np.diff([y for _, y in places]) * 72 / figure.dpi
-        assert len(marks) == len(rules)
-        assert (abs(apart) >= marks[0].get_markersize()).all()
-        assert all(figure.bbox.padded(-2).contains(*place) and not title.contains(*place) for place in places)
-        assert all(axis.bbox.x0 <= x <= axis.bbox.x1 for x, _ in places)
+    marks = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
+    places = [line.get_transform().transform(line.get_xydata())[0] for line in marks]
+    assert len(marks) == len(rules)
+    for one, other in combinations(places, 2):
+        assert np.hypot(*(one - other)) * 72 / figure.dpi >= marks[0].get_markersize()
+    assert all(figure.bbox.padded(-2).contains(*place) and not title.contains(*place) for place in places)
+    assert all(y > axis.bbox.y1 for _, y in places)
 
 
 def measured(*rules: str) -> comparison.Comparison:
@@ -314,7 +342,7 @@ def test_stepsizes_of_a_rule_without_a_formula_name_their_schedule(monkeypatch: 
     flat = ScheduleSpec(lambda n, T, eta: (lambda t: eta,))
     monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(schedules={"flat": flat}))
     found = compare(SMALL, RING, ["mine", "clip:1+adam:0.9+dsgd", "dnasa"], [0.01], steps=3)
-    assert found.table().stepsize.tolist()[0] == "0.01 (flat)"
+    assert found.table().stepsize.tolist() == ["0.01", "0.01", "diminishing"]
     assert r"Clip 1 + Adam 0.9 + D-SGD" in found.latex()
 
 

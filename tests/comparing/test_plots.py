@@ -71,18 +71,17 @@ def test_the_mean_ends_where_the_first_run_diverged() -> None:
     table = history([3.0, 2.0, 1.0], seeds=2)
     table.loc[(table.seed == 1) & (table.step == 20), "grad_norm"] = np.inf
     figure = plots.draw_history(table)
-    line, cross = figure.axes[2].get_lines()
+    line, mark = figure.axes[2].get_lines()
     np.testing.assert_array_equal(line.get_ydata(), [3.0, 2.0, np.nan])
-    assert cross.get_marker() == "x"
-    np.testing.assert_array_equal(cross.get_xydata(), [[10.0, 2.0]])
-    assert line.get_label() == "D-NASA (1 of 2 diverged)"
+    assert (mark.get_marker(), mark.get_color()) == (line.get_marker(), line.get_color())
+    np.testing.assert_array_equal(mark.get_xydata(), [[10.0, 1.0]])  # above the axis
 
 
 def test_a_registered_rule_has_its_own_title_and_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(title="My rule", color="#FFA500"))
     figure = plots.draw_history(pd.concat([history([2.0, 1.0], rule=rule) for rule in ("mine", "dnasa")]))
     assert labels(figure) == ["My rule (diminishing)", "D-NASA"]
-    assert [to_hex(line.get_color()) for line in figure.axes[0].get_lines()] == ["#ffa500", "#d62728"]
+    assert [to_hex(line.get_color()) for line in figure.axes[0].get_lines()] == ["#ffa500", RULES["dnasa"].color]
 
 
 def test_every_rule_has_a_title_and_a_color_of_its_own_or_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:

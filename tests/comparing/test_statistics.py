@@ -77,18 +77,3 @@ def test_curves_are_over_the_seeds_of_each_evaluation() -> None:
         [0, 0, 2, 1, 3, 2],
         [5, 500, 7, 6, 8, 2],
     ]
-
-
-def test_a_running_mean_is_over_5_percent_of_the_evaluations_and_keeps_both_ends() -> None:
-    values = pd.Series(np.random.default_rng(0).lognormal(size=200))
-    smooth = statistics.running_mean(values)
-    assert smooth[50] == pytest.approx(values[45:56].mean())
-    assert smooth[[0, 199]].tolist() == values[[0, 199]].tolist()  # those of tables
-    assert smooth[[1, 197]].tolist() == pytest.approx([values[:3].mean(), values[195:].mean()])  # without a jump
-    assert statistics.running_mean(values[:39]).equals(values[:39])
-
-
-@pytest.mark.parametrize("lost", [np.inf, np.nan])
-def test_smoothing_does_not_hide_where_a_run_diverged(lost: float) -> None:
-    values = pd.Series([*np.linspace(9, 1, 50), lost, 1.0])
-    assert np.isfinite(statistics.running_mean(values)).tolist() == np.isfinite(values).tolist()

@@ -113,7 +113,7 @@ def compare(context: typer.Context, options: Options) -> None:
 
     grid = inputs.stepsizes(options.etas, names)
     kinds = pictures.formats(options.format, options.style)
-    check_axes(split(options.x))
+    check_axes(split(options.x), ("steps", "epochs", "samples", "bytes"))
     if options.latex and options.out is None:
         raise InputError("--latex writes table.tex into the folder of the run: give --out.")
     begun = inputs.begin(context, options, names)

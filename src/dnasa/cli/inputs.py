@@ -15,7 +15,7 @@ from dnasa.cli.exits import running
 from dnasa.cli.options import Options, flag, split
 from dnasa.cli.rendering import console, print_error, print_line, showing_warnings
 from dnasa.core import InputError
-from dnasa.rules.registry import example, find
+from dnasa.rules.registry import example, find, split_schedule
 
 if TYPE_CHECKING:
     from dnasa.communication import Channel, Network
@@ -334,7 +334,8 @@ def stepsizes(text: str, rules: Sequence[str]) -> dict[str, list[float]]:
             example = "such as 0.1,1,10 or 0.1,1,dadam=0.001,0.01"
             raise InputError(f"--etas takes numbers separated by commas, {example}; not '{text}'.") from None
         positive("Each of --etas", grids[name][-1])
-    unknown = [name for name in grids if name and name not in rules]
+    bare = {rule: split_schedule(rule)[0] for rule in rules}
+    unknown = [name for name in grids if name not in ("", *rules, *bare.values())]
     if unknown:
         raise InputError(f"--etas names the rule '{unknown[0]}', which is not compared. Choose from: {', '.join(rules)}.")
-    return {rule: grids.get(rule, grids[""]) for rule in rules}
+    return {rule: grids.get(rule, grids.get(bare[rule], grids[""])) for rule in rules}

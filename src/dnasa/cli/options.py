@@ -145,7 +145,7 @@ class Options:
         False, "Send nothing, and show what this process would send in the first steps: to whom, arrays, bytes."
     )
 
-    evaluate: int | None = output(None, "Evaluate every N steps. Default: up to 50 times; in a comparison, up to 100.")
+    evaluate: int | None = output(None, "Evaluate every N steps. Default: up to 50 times; to compare, 5 to 100, by their cost.")
     checkpoint_every: int | None = output(None, "Write a checkpoint every N steps; `dnasa resume FOLDER` continues.")
     force: bool = output(False, "Replace the run that is in the folder.")
     config: Path | None = output(None, "Repeat the run of this config.json; options of the command line take precedence.")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dnasa.runs.result import Result
 
 FORMATS = ("png", "pdf", "svg")
+RESULTS = {f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in FORMATS} | {"table.tex", "captions.tex"}
 
 
 def formats(text: str, style: str = "screen") -> list[str]:
@@ -66,7 +67,10 @@ def save_results(
     kinds: Sequence[str],
     style: str,
 ) -> None:
-    """Each figure, by its name, has a CSV file with the numbers drawn. Each file is complete or absent."""
+    """Each figure, by its name, has a CSV file with the numbers drawn. Each file is complete or absent.
+
+    Figures and tables of an earlier call that are not written again are removed, since they would show other numbers.
+    """
     from dnasa.comparing.plots import rendered
     from dnasa.comparing.style import context
 
@@ -77,5 +81,8 @@ def save_results(
             files |= {f"{name}.{kind}": rendered(draw(), kind) for kind in kinds}
         files |= {name: write().encode() for name, write in latex.items()}
     files["table.csv"] = table.to_csv(index=False).encode()
-    OwnFiles(folder).save(files)
+    own = OwnFiles(folder)
+    for name in own.names() & (RESULTS - {*files}):
+        own.remove(name)
+    own.save(files)
     print_line(f"Saved {', '.join(files)} and all runs in {folder}.")

@@ -1,10 +1,12 @@
 """Results as tables and sentences."""
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 # mpirun gives its processes a terminal, whatever its own output is
 console = Console() if networks.detect() == "simulated" else Console(color_system=None)
+SHORT = 22  # letters of a cell that stays in one line
 CONTROL = dict.fromkeys({*range(32), *range(127, 160)} - {*b"\t\n"}, "?")
 MOST_DECIMALS = 4  # with which a column of numbers is aligned
 COLUMNS = (  # of a history, those that are printed
@@ -32,8 +35,16 @@ COLUMNS = (  # of a history, those that are printed
 )
 
 
+def is_limited() -> bool:
+    """Whether lines have a width: that of the terminal, or of the variable COLUMNS."""
+    return console.is_terminal or "COLUMNS" in os.environ
+
+
 def print_line(text: str) -> None:
-    console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+    lines = printable(text).splitlines() or [""]
+    if is_limited():
+        lines = [fill(line, console.width, break_long_words=False, break_on_hyphens=False) for line in lines]
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def print_error(line: str) -> None:
@@ -49,11 +60,11 @@ def showing_warnings(show: Callable[[str], None]) -> Iterator[None]:
 
 
 def print_table(table: "pd.DataFrame | Mapping[str, Any]", title: str) -> None:
-    """A table, or settings as a table without a header; in a file or a pipe, lines may be long.
+    """A table, or settings as a table without a header; in a file or a pipe, lines may be long unless COLUMNS says how long.
 
     On a narrow terminal, columns that do not fit without breaking words are in further tables.
     """
-    wide = console if console.is_terminal else Console(width=max(console.width, 170), quiet=console.quiet)
+    wide = console if is_limited() else Console(width=max(console.width, 170), quiet=console.quiet)
     heading: Text | None = Text(printable(title))
     if isinstance(table, Mapping):
         out = Table(title=heading, show_header=False)
@@ -74,8 +85,9 @@ def print_table(table: "pd.DataFrame | Mapping[str, Any]", title: str) -> None:
 
 
 def _fitting(columns: Sequence[Sequence[str]], room: int) -> Iterator[dict[int, int]]:
-    """The widths of the columns of each table, of which the first is in all: no word is broken unless one is too long."""
-    longest = [min(room // 2, max(map(cell_len, " ".join(column).split() or [""]))) for column in columns]
+    """The widths of the columns of each table, of which the first is in all: no word or short cell is broken if it has room."""
+    words = [[w for i, c in enumerate(column) for w in ([c] if i and len(c) <= SHORT else c.split())] for column in columns]
+    longest = [min(room // 2, max(map(cell_len, parts), default=0)) for parts in words]
     full = [max(map(cell_len, column)) for column in columns]
     parts = [[0]]
     for i in range(1, len(columns)):

@@ -10,7 +10,6 @@ from dnasa.comparing import drawing, latex, tables, tuning
 from dnasa.comparing.plots import label
 from dnasa.comparing.statistics import VARIANT, curves, differences, final, labeled, over_seeds
 from dnasa.comparing.tuning import Selection
-from dnasa.rules.registry import Variant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,12 +77,12 @@ class Comparison:
         return differences(self.reported(), metric or self.metric)
 
     def curves(self) -> pd.DataFrame:
-        """The mean of each chosen variant over the seeds, and their range, at every evaluation; smoothed.
+        """The mean of each chosen variant over the seeds, and their range, at every evaluation.
 
         Besides `step`, it has a column for everything that curves are drawn against; for bytes `mb_per_node`, the MB that a
         node has sent.
         """
-        return curves(self._chosen(with_sent(self.history)), self.metric, self._columns(), smooth=True)
+        return curves(self._chosen(with_sent(self.history)), self.metric, self._columns())
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -127,7 +126,6 @@ class Comparison:
         summaries = {metric: self.summary(metric) for metric in self._metrics()}
         rows = []
         for i, row in self.choice.iterrows():
-            variant = Variant(row.rule, row.schedule, None if pd.isna(row.eta) else float(row.eta))
             grid = runs[(runs.rule == row.rule) & (runs.schedule == row.schedule)]
             chosen = "not tuned"
             if len(grid) > 1:
@@ -135,15 +133,17 @@ class Comparison:
                 chosen = tables.number(self.selection.metric, row.value, 4) + at_edge
             cells = {
                 "method": label(row.rule, row.schedule),
-                "stepsize": variant.formula or tuning.eta_text(row.eta, row.schedule),
+                "stepsize": row.schedule if pd.isna(row.eta) else f"{row.eta:.3g}",
                 f"chosen by {tables.metric_name(self.selection.metric)}": chosen,
             }
             for metric, summary in summaries.items():
-                cells[tables.metric_name(metric)] = tables.with_spread(metric, summary.iloc[i])
+                form = tables.form(metric, summary)
+                cells[tables.metric_name(metric)] = tables.with_spread(metric, summary.iloc[i], form)
                 if metric == self.metric:
-                    cells["difference from the best"] = tables.with_interval(metric, summary.iloc[i])
+                    cells["difference from the best"] = tables.with_interval(metric, summary.iloc[i], form)
             rows.append(cells | {"diverged at": tuning.diverged_text(grid)})
-        return pd.DataFrame(rows)
+        table = pd.DataFrame(rows)
+        return table if runs.diverged.any() else table.drop(columns="diverged at")
 
     def _metrics(self) -> list[str]:
         """The compared metric, and others that readers expect."""
@@ -169,7 +169,8 @@ class Comparison:
                 columns[latex.MEGABYTES] = latex.sent(self.sent())
             if metric == self.metric and summary.difference_low.notna().any():
                 columns[latex.INTERVAL] = latex.intervals(metric, summary)
-        caption = latex.caption(self.metric, title, len(self.selection.reported), columns, self.choice)
+        missing = ["a run diverged"] if self.reported().diverged.any() else []
+        caption = latex.caption(self.metric, title, len(self.selection.reported), columns, self.choice, missing)
         return latex.table(columns, caption, name, self.notes())
 
     def captions(self, title: str = "") -> str:
@@ -180,8 +181,9 @@ class Comparison:
         """
         seeds, axes = len(self.selection.reported), " and ".join(drawing.AXES[column] for column in self._columns())
         tuning = latex.schedule(self.choice), self._chosen_by()
-        curves = latex.figure_caption([self.metric], title, seeds, axes, [drawing.note_on(self.curves()), *tuning])
-        signs = [drawing.bars(self.stepsizes()), drawing.SIGNS, *tuning]
+        drawn = ["; ".join(drawing.signs(table, self.metric)) for table in (self.curves(), self.stepsizes())]
+        curves = latex.figure_caption([self.metric], title, seeds, axes, [drawn[0], *tuning])
+        signs = [drawn[1], *tuning]
         return f"% curves\n{curves}% stepsizes\n{latex.figure_caption([self.metric], title, seeds, 'the stepsize', signs)}"
 
     def _chosen_by(self) -> str:
@@ -196,10 +198,11 @@ class Comparison:
         if count > 1:
             lines.append("Differences are paired by seed, with their 95 % confidence interval (t distribution).")
         lines += tables.notes(self.settings)
-        for row in self.choice[self.choice.edge != ""].itertuples():
+        beyond = self.choice[self.choice.edge != ""].itertuples()
+        if edges := ", ".join(f"{label(row.rule, row.schedule)} {row.eta:.3g} ({row.edge})" for row in beyond):
             lines.append(
-                f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid, and a "
-                f"better one may lie beyond: --extend continues the grid, --etas gives another."
+                f"Best at an edge of the grid, where a better stepsize may lie beyond: {edges}. --extend continues the grid, "
+                "--etas gives another."
             )
         return lines
 

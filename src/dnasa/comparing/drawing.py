@@ -1,7 +1,7 @@
 """The two pictures of a comparison: curves, and results against stepsizes. Both are drawn from frames of `statistics`."""
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import product
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from dnasa.comparing import plots
 from dnasa.comparing.plots import axis_name, drawable, finish, legend_below, name_decades, names_of, panel_list, shown
-from dnasa.comparing.statistics import METHOD, VARIANT, WINDOW, window
+from dnasa.comparing.statistics import METHOD, VARIANT
 from dnasa.comparing.style import current
 from dnasa.problems.metrics import larger_is_better
 
@@ -26,14 +26,16 @@ AXES = {
     "seconds": "seconds of training",
     "clock_seconds": "predicted seconds",
 }
-DIVERGED, BELOW = "diverged", "\n(triangles: worse results, off the scale)"
-BANDS = "bands: range over the seeds"
-SIGNS = "circles: chosen stepsizes; crosses: a run diverged"
+DIVERGED = "diverged"
+BARS, BANDS = "bars: range over the seeds", "bands: range over the seeds"
+MARKS = "markers above the axis: a run diverged"
+WORSE = "lines leave the axis where results are far worse"
+CHOSEN = "circles: chosen stepsizes"
 NUMBERS = ["mean", "low", "high"]
 MARGIN = 0.05  # of the values, above and below them
-STRIP = 0.06  # room for a row of triangles, as a part of the axis
-FAR = 30  # how many times more a line may show than another on a linear axis that panels share
+GROWN = 10  # times the first value: more is beyond the axis
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
+APART = 20  # points between the names of stepsizes
 
 LineStyles = dict[str, dict[str, Any]]  # name in the legend, color, dash and marker by label
 Lines = list[tuple[Any, pd.DataFrame]]  # a variant and its rows
@@ -47,104 +49,115 @@ def line_styles(variants: Iterable[Sequence[Any]]) -> LineStyles:
 
 
 def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: LineStyles | None = None) -> None:
-    """Draw a frame of `Comparison.curves`: a line and a band for each variant, a cross where a run diverged."""
+    """Draw a frame of `Comparison.curves`: a line and a band for each variant, its marker above the axis if a run diverged."""
     table = shown(table.assign(**{x: drawable(table[x].astype(float))}))
-    lines: Lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
+    lines = _lines(table, VARIANT)
     looks = styles or line_styles(variant for variant, _ in lines)
     for i, (variant, rows) in enumerate(lines):
         plots.draw_curve(axis, rows, x, shift=(i + 0.5) / len(lines), **looks[plots.label(*variant)])
-    places = [line.get_xdata() for panel in axis.get_shared_x_axes().get_siblings(axis) for line in panel.lines]
-    ends, longest = [rows[x][rows["mean"].notna()].max() for _, rows in lines], [pd.Series(xs).max() for xs in places]
-    if is_wide(ends) or is_wide(longest, FAR):
-        axis.set_xscale("log")  # one method, or a network, sends far more than another
+    if is_wide([rows[x].max() for _, rows in lines if not rows.diverged.any()]):
+        axis.set_xscale("log", nonpositive="mask")  # one method sends far more than another
         name_decades(axis.xaxis)
-    finish(axis, AXES.get(x, x), axis_name(metric), log=not larger_is_better(metric) and is_wide(table[NUMBERS]))
-    if axis.get_xscale() == "log":
-        axis.set_xlim(min(value for xs in places for value in xs if value > 0) / 1.1, max(longest) * 1.1)
-    elif max(longest) > 0:
-        axis.set_xlim(0, max(longest))
+    known = _within_reach(table, lines, metric)
+    finish(axis, AXES.get(x, x), axis_name(metric), log=not larger_is_better(metric) and is_wide(known))
+    places = table[x][table[x] > 0]
+    if len(places):
+        axis.set_xlim(*((places.min() / 1.1, places.max() * 1.1) if axis.get_xscale() == "log" else (0, places.max())))
     if axis.get_yscale() == "linear":
-        later = [rows["mean"][rows[x] >= FIRST * rows[x].max()] for _, rows in lines]
-        ends = [rows[["low", "high"]].dropna().tail(1).to_numpy().ravel() for _, rows in lines]
-        focus(axis, np.concatenate([*later, *ends]))
+        later = [rows[NUMBERS[:1]][rows[x] >= FIRST * rows[x].max()] for _, rows in lines]
+        ends = [rows[NUMBERS].dropna().tail(1) for _, rows in lines]
+        near = known[known.index.isin(pd.concat([*later, *ends]).stack().index)]
+        known = near if len(near) else known
+    focus(axis, known)
+    _name_marks(axis)
 
 
 def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineStyles | None = None) -> None:
     """Draw a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
-    Rules that need no stepsize are horizontal lines. A logarithmic axis shows all results, a linear one those near the best of
-    each rule; a triangle at its edge is a worse one. Stepsizes at which a run diverged are crosses above the axis, a row for
-    each rule. Chosen ones, if the table has that column, are circled.
+    Rules that need no stepsize are horizontal lines. Lines leave the axis where results are far worse than the best of each
+    rule. Where a run diverged, the rule's marker is above the axis. Stepsizes that the table says are chosen are circled.
     """
     table = shown(table).assign(eta=drawable(table.eta.astype(float)))
-    larger = larger_is_better(metric)
-    lines: Lines = list(table.groupby(METHOD, sort=False, dropna=False))
+    lines = _lines(table, METHOD)
     looks = styles or line_styles(variant for variant, _ in lines)
     for variant, rows in lines:
-        look = looks[plots.label(*variant)]
+        look: dict[str, Any] = looks[plots.label(*variant)]
         if rows.eta.isna().all():
             axis.axhline(rows["mean"].iloc[0], **(look | {"marker": ""}))
-        else:
-            axis.plot(rows.eta, rows["mean"], ms=current().marker, **look)
+            continue
+        (line,) = axis.plot(rows.eta, rows["mean"], ms=current().marker, **look)
+        axis.vlines(rows.eta, rows.low, rows.high, color=look["color"], linewidth=1)
+        if "chosen" in rows:
+            chosen = rows[rows.chosen.astype(bool)]
+            circle: Any = {"marker": "o", "ms": 2.7 * current().marker, "mfc": "none", "clip_on": False, "in_layout": False}
+            axis.plot(chosen.eta, chosen["mean"], label="_chosen", linestyle="", color=look["color"], **circle)
+        if rows["mean"].isna().any():
+            plots.mark_diverged(axis, rows.eta[rows["mean"].isna()], line)
+    known = _worth_showing(table, metric)
     if (table.eta > 0).any():
         axis.set_xscale("log")
-        name_decades(axis.xaxis)
-    finish(axis, r"stepsize $\eta$", axis_name(metric), log=not larger and is_wide(table[NUMBERS]))
-    best = pd.Series([rows["mean"].max() if larger else rows["mean"].min() for _, rows in lines], dtype=float)
-    _show_best(axis, best.dropna(), table[NUMBERS].to_numpy(), larger)
-    low, high = axis.get_ylim()
-    room = STRIP * (high - low) * sum(((rows["mean"] < low) | (rows["mean"] > high)).any() for _, rows in lines)
-    axis.set_ylim(*((low - room, high) if larger else (low, high + room)))  # a row for each rule with worse results
-    for variant, rows in lines:
-        if rows.eta.notna().any():
-            _mark(axis, rows, looks[plots.label(*variant)]["color"], larger)
-    if height := _height(axis, "_diverged"):
+        _name_stepsizes(axis, sorted({*table.eta[table.eta > 0]}))
+    finish(axis, r"stepsize $\eta$", axis_name(metric), log=not larger_is_better(metric) and is_wide(known))
+    focus(axis, known)
+    _name_marks(axis)
+
+
+def _lines(table: pd.DataFrame, keys: Sequence[str]) -> Lines:
+    return list(table.groupby(list(keys), sort=False, dropna=False))
+
+
+def _within_reach(table: pd.DataFrame, lines: Lines, metric: str) -> pd.Series:
+    """The numbers of curves that an axis has room for: of losses, at most 10 times the first, or the best last, of all."""
+    numbers = table[NUMBERS].stack()
+    first = [rows["mean"][rows["mean"] > 0].iloc[0] for _, rows in lines if (rows["mean"] > 0).any()]
+    if not first or larger_is_better(metric):
+        return numbers
+    last = [rows["mean"].iloc[-1] for _, rows in lines if not rows.diverged.any() and rows["mean"].iloc[-1] > 0]
+    return numbers[numbers <= GROWN * max(min(last, default=0), *first)]
+
+
+def _worth_showing(table: pd.DataFrame, metric: str) -> pd.Series:
+    """The numbers of stepsizes near the best of each rule; on a logarithmic axis, all that curves would show."""
+    lines = _lines(table, METHOD)
+    known = _within_reach(table, lines, metric)
+    best = pd.Series([rows["mean"].max() if larger_is_better(metric) else rows["mean"].min() for _, rows in lines])
+    if larger_is_better(metric):
+        return known[known >= 1 - 3 * (1 - best.min())]
+    return known if is_wide(known) else known[known <= best.max() + 2 * abs(best.max())]
+
+
+def _name_stepsizes(axis: "Axes", etas: Sequence[float]) -> None:
+    """Ticks at the stepsizes, if their names have room; else at powers of ten."""
+    from matplotlib.ticker import NullLocator
+
+    gaps = np.diff(np.log(etas)) if len(etas) > 1 else np.ones(1)
+    if axis.get_window_extent().width / axis.figure.dpi * 72 * gaps.min() / gaps.sum() < APART:
+        return name_decades(axis.xaxis)
+    axis.set_xticks(etas, [f"{eta:g}" for eta in etas])
+    axis.xaxis.set_minor_locator(NullLocator())
+
+
+def _name_marks(axis: "Axes") -> None:
+    """Say what the markers above an axis mean."""
+    if height := _height(axis):
         at_left: Any = {"ha": "right", "va": "center", "fontsize": current().font - 1}
-        middle = (height + _height(axis)) / 2
-        axis.annotate(DIVERGED, (0, 1), (-2, middle), "axes fraction", textcoords="offset points", **at_left)
+        axis.annotate(
+            DIVERGED, (0, 1), (-2, height / 2 + 0.4 * current().marker), "axes fraction", textcoords="offset points", **at_left
+        )
 
 
-def _mark(axis: "Axes", rows: pd.DataFrame, color: str, larger: bool) -> None:
-    """Bars and circles; triangles inside the edge of the axis and crosses above it, each in a new row."""
-    from matplotlib.transforms import ScaledTranslation
-
-    size = current().marker
-    low, high = axis.get_ylim()
-    known = rows[rows["mean"].notna()]
-    inside = known["mean"].between(low, high)
-    near, worse, lost = known[inside], known.eta[~inside].dropna(), rows.eta[rows["mean"].isna()].dropna()
-    axis.vlines(near.eta, near.low.clip(lower=low), near.high.clip(upper=high), color=color, linewidth=1)
-
-    def draw(etas: pd.Series, edge: float, up: float, **look: Any) -> None:
-        place = axis.get_xaxis_transform() + ScaledTranslation(0, up / 72, axis.figure.dpi_scale_trans)
-        points: Any = {"linestyle": "", "color": color, "clip_on": False, "ms": 1.5 * size, "mew": 0.4 * size}
-        axis.plot(etas, [edge] * len(etas), transform=place, **points, **look)
-        axis.update_datalim([(eta, edge) for eta in etas], updatey=False)
-        axis.autoscale_view(scaley=False)
-
-    if len(worse):
-        up = _height(axis, "_worse")
-        draw(worse, *((0.0, up) if larger else (1.0, -up)), label="_worse", marker="v" if larger else "^")
-        axis.set_xlabel(rf"stepsize $\eta${BELOW}")
-    if len(lost):
-        draw(lost, 1.0, _height(axis, "_diverged") + _height(axis), label="_diverged", marker="x")
-    if "chosen" in rows:
-        chosen = near[near.chosen.astype(bool)]
-        circle: Any = {"marker": "o", "ms": 2.7 * size, "mfc": "none", "clip_on": False, "in_layout": False}
-        axis.plot(chosen.eta, chosen["mean"], label="_chosen", linestyle="", color=color, **circle)
-
-
-def _height(axis: "Axes", name: str = "") -> float:
-    """The height of a row of crosses or triangles, or of all with that label, in points."""
-    rows = sum(line.get_label() == name for line in axis.get_lines()) if name else 1
-    return 1.75 * current().marker * rows
+def _height(axis: "Axes") -> float:
+    """The height of the markers above an axis, in points."""
+    rows = min(2, plots.diverged(axis))
+    return 1.75 * current().marker * (rows + 1) if rows else 0.0
 
 
 def entitle(axis: "Axes", title: str) -> None:
-    """Give a panel its title, above the crosses."""
+    """Give a panel its title, above the markers."""
     from matplotlib import rcParams
 
-    pad = rcParams["axes.titlepad"] + _height(axis, "_diverged")
+    pad = rcParams["axes.titlepad"] + _height(axis)
     axis.set_title(title, fontsize=current().font, linespacing=1, pad=pad)
 
 
@@ -156,78 +169,65 @@ def figure_of_curves(table: pd.DataFrame, columns: Sequence[str], metric: str) -
         draw_curves(axis, table, column, metric)
         if axis is not axes[0]:
             axis.sharey(axes[0])
-    finish_panels(figure, axes, note=note_on(table))
+    finish_panels(figure, axes)
     return figure
 
 
-def note_on(table: pd.DataFrame) -> str:
-    """What bands mean, and that curves of many evaluations are smoothed."""
-    longest = table.groupby(list(VARIANT), dropna=False).size().max()
-    smoothed = f"running means over {WINDOW:.0%} of the evaluations" if window(longest) > 1 else ""
-    return "; ".join(filter(None, (BANDS if table.runs.max() > 1 else "", smoothed)))
-
-
-def bars(table: pd.DataFrame) -> str:
-    return "bars: range over the seeds" if table.runs.max() > 1 else ""
+def signs(table: pd.DataFrame, metric: str) -> list[str]:
+    """What the signs in a figure of these curves or stepsizes mean, for its caption."""
+    of_curves = "step" in table
+    known = _within_reach(table, _lines(table, VARIANT), metric) if of_curves else _worth_showing(table, metric)
+    beyond = len(known) < table[NUMBERS].count().sum()
+    found = {BANDS if of_curves else BARS: table.runs.max() > 1, CHOSEN: not of_curves}
+    return [sign for sign, applies in (found | {MARKS: table.diverged.any(), WORSE: beyond}).items() if applies]
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
     figure, (axis,) = panel_list(1, 1, 6.4, 4.2)
     draw_stepsizes(axis, table, metric)
-    figure.set_figheight(figure.get_figheight() + _height(axis, "_diverged") / 72)
-    legend_below(figure, note="; ".join(filter(None, (bars(table), "circles: chosen"))))
+    finish_panels(figure, [axis])
     return figure
 
 
-def finish_panels(
-    figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str] = (), note: str = "", problems: Sequence[str] = ()
-) -> None:
-    """Give panels their titles and one legend. Those of a problem that are next to each other have the same vertical axis."""
+def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str] = (), problems: Sequence[str] = ()) -> None:
+    """Give panels their titles, outer axes their names, and all one legend; a problem's have the same vertical axis."""
     for axis, title in zip(axes, titles, strict=False):
         points = axis.get_window_extent().width / axis.figure.dpi * 72
         letters = int(points / (0.5 * current().font))
-        entitle(axis, fill(title, max(10, letters)))
-    of_panels = zip(axes, problems or [""] * len(axes), strict=True)
-    for _, row in groupby(of_panels, key=lambda pair: pair[0].get_subplotspec().rowspan.start):  # type: ignore[union-attr]
-        _share(list(row))
-    legend_below(figure, note)
-
-
-def _share(row: "list[tuple[Axes, str]]") -> None:
-    """One vertical axis for the panels of a problem with the same metric and scale; its name stands once in the row."""
-    kinds = [(axis.get_ylabel(), axis.get_yscale(), problem) for axis, problem in row]
+        entitle(axis, fill(title, max(10, letters)).replace(",\n", "\n"))
+    kinds = [
+        (axis.get_ylabel(), axis.get_yscale(), problem)
+        for axis, problem in zip(axes, problems or [""] * len(axes), strict=True)
+    ]
     for kind in dict.fromkeys(kinds):
-        alike = [axis for (axis, _), own in zip(row, kinds, strict=True) if own == kind]
+        alike = [axis for axis, own in zip(axes, kinds, strict=True) if own == kind]
         limits = np.array([axis.get_ylim() for axis in alike])
         for axis in alike:
             axis.set_ylim(limits[:, 0].min(), limits[:, 1].max())
-    for (axis, _), (label, *_) in zip(row[1:], kinds[1:], strict=True):
-        axis.set_ylabel("" if label == kinds[0][0] else label)
+    places = [(spec.rowspan.start, spec.colspan.start) for axis in axes if (spec := axis.get_subplotspec())]
+    for (axis, here), (other, there) in product(zip(axes, places, strict=True), repeat=2):
+        if there[0] == here[0] and there[1] < here[1] and other.get_ylabel() == axis.get_ylabel():
+            axis.set_ylabel("")
+        if there[0] > here[0] and there[1] == here[1] and other.get_xlabel() == axis.get_xlabel():
+            axis.set_xlabel("")
+    rows = len({row for row, _ in places})
+    figure.set_figheight(figure.get_figheight() + rows * max(map(_height, axes)) / 72)
+    legend_below(figure)
 
 
-def is_wide(values: Any, factor: float = 10) -> bool:
-    """Whether these numbers need a logarithmic axis: all positive, the largest more than `factor` times the smallest."""
+def is_wide(values: Any) -> bool:
+    """Whether these numbers need a logarithmic axis: all positive, the largest more than 10 times the smallest."""
     known = drawable(pd.Series(np.ravel(values).astype(float))).dropna()
-    return bool(len(known) and known.min() > 0 and known.max() > factor * known.min())
+    return bool(len(known) and known.min() > 0 and known.max() > 10 * known.min())
 
 
 def focus(axis: "Axes", values: Any) -> None:
-    """Limits of a linear axis around these values."""
+    """Limits of the vertical axis around these values."""
     known = np.asarray(values)[np.isfinite(values)]
-    if len(known) and known.max() > known.min():
-        margin = MARGIN * np.ptp(known)
-        axis.set_ylim(known.min() - margin, known.max() + margin)
-
-
-def _show_best(axis: "Axes", best: pd.Series, values: np.ndarray, larger: bool) -> None:
-    """Limits of a linear axis that show the best of every rule, and up to three times worse results; of accuracies, errors."""
-    known = values[np.isfinite(values)]
-    if best.empty or not len(known):
+    if not len(known):
         return
-    low, high = known.min(), known.max()
     if axis.get_yscale() == "log":
-        axis.set_ylim(low / 1.2, 1.2 * high)
-    elif larger:
-        focus(axis, [max(low, 1 - 3 * (1 - best.min())), high])
+        axis.set_ylim(known.min() / 1.2, 1.2 * known.max())
     else:
-        focus(axis, [low, min(high, best.max() + 2 * abs(best.max()))])
+        margin = MARGIN * (np.ptp(known) or abs(known.max()) or 1)
+        axis.set_ylim(known.min() - margin, known.max() + margin)

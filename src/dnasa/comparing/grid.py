@@ -5,7 +5,7 @@ folders of their own inside it, `extension-1`, `extension-2`, ...
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,15 +62,15 @@ def compare(
         problem: What to minimize.
         network: As for `solve`.
         rules: The names of the rules; one may name its schedule, as in "dsgd:constant".
-        etas: The stepsizes of all rules, or a dictionary with those of each.
+        etas: The stepsizes of all rules, or a dictionary with those of each, by its name with or without the schedule.
         steps: The number of steps.
         seed: The seed, or several, whose results are reported.
         schedule: The schedule of rules that need a stepsize and name none; by default diminishing, whatever the
             rule's own default is. Rules that need no stepsize use their default where they do not have it. One that no rule
             uses is an error.
         metric: What is compared (default: the test accuracy, else the test loss, else the training loss, ...).
-        x: What curves are drawn against, one or several of "steps", "epochs", "samples" and "bytes". Default: steps, and
-            bytes too where methods send different amounts.
+        x: What curves are drawn against, one or several of "steps", "epochs", "samples", "bytes" and, if the network has a
+            clock, "clock". Default: steps, and bytes too where methods send different amounts.
         extend: Continue the grid where its edge is best, at most 8 times.
         folder: Write the runs to this folder. A `RunFolder` to resume continues with what is missing.
         record: As for `solve`.
@@ -79,11 +79,15 @@ def compare(
     Examples:
         ```python
         comparison = compare(problem, graph, ["dsgd", "dnasa"], etas=[0.01, 0.1, 1], steps=1000, seed=[0, 1, 2])
-        print(comparison.table())
+        print(comparison.table().to_string())
         ```
     """
     seeds = seed_list(seed)
     axes = check_axes(as_list(x))
+    if isinstance(etas, Mapping) and (
+        unknown := {*etas} - {name for rule in rules for name in (rule, split_schedule(rule)[0])}
+    ):
+        raise InputError(f"etas has stepsizes for '{min(unknown)}', which is not compared. Choose from: {', '.join(rules)}.")
     grid = grid_of(rules, etas, schedule, extend)
     others = _other_seeds(problem, grid, metric, seeds)
     folder = RunFolder(folder) if isinstance(folder, (str, Path)) else folder
@@ -94,6 +98,8 @@ def compare(
     first = runner.solve("", grid)
     compared = check_row(first.history, metric, axes)
     selection = tuning.select(list(first.history), compared, seeds, others)
+    if not {*selection.seeds} <= {*first.history.seed}:
+        raise InputError(f"Choosing stepsizes by {selection.metric} needs runs of other seeds: choose another folder.")
     history = labeled(first.history)
     choice = tuning.chosen(final(history), selection)
     limit = MOST_EXTENSIONS if extend else 0
@@ -108,10 +114,10 @@ def compare(
     return Comparison(history, compared, selection, choice, axes, first.settings, first.rank)
 
 
-def check_axes(names: Sequence[str]) -> tuple[str, ...]:
+def check_axes(names: Sequence[str], known: Iterable[str] = AXES) -> tuple[str, ...]:
     """What curves are drawn against, each known and given once."""
     for name in names:
-        choose("x", name, AXES)
+        choose("x", name, dict.fromkeys(known))
     return tuple(distinct("x", list(names)))
 
 
@@ -124,7 +130,8 @@ def grid_of(
     """Every rule with each of its stepsizes, as `compare` takes them."""
     grid = []
     for rule in distinct("rule", list(rules)):
-        stepsizes = distinct("eta", list(etas.get(rule, ()) if isinstance(etas, Mapping) else etas))
+        own = etas.get(rule, etas.get(split_schedule(rule)[0], ())) if isinstance(etas, Mapping) else etas
+        stepsizes = distinct("eta", list(own))
         if extend and len(stepsizes) == 1:
             raise InputError("Extending a grid needs the ratio of two stepsizes: give at least two stepsizes (--etas).")
         grid += variants(rule, stepsizes, schedule_of(rule, schedule))

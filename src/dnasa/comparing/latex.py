@@ -1,7 +1,7 @@
 """Tables for a paper: booktabs, and never wider than the text."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import floor, log10
 
 import pandas as pd
@@ -19,7 +19,7 @@ METHOD, ETA, MEGABYTES, INTERVAL = "Method", r"$\eta$", "MB", r"vs.\ best (95\% 
 # Only where it is too wide; \dimexpr, since the package calc does not expand \ifdim.
 SHRUNK = r"\resizebox{\dimexpr\ifdim\width>\linewidth\linewidth\else\width\fi\relax}{!}{%"
 TESTED = 5  # seeds, below which a paired test finds next to nothing
-NARROW = 4  # columns of a table, beyond which it spans both columns of a paper
+NARROW = 5  # columns of a table, beyond which it spans both columns of a paper
 
 
 Columns = Mapping[str, Sequence[str]]  # the cells of each column by its header, all in LaTeX
@@ -28,7 +28,7 @@ Columns = Mapping[str, Sequence[str]]  # the cells of each column by its header,
 def table(columns: Columns, caption: str, name: str, comments: Sequence[str] = ()) -> str:
     """A table that is referred to as tab:name.
 
-    It shrinks to the width of the text. With more than four columns it spans both columns of a paper. Comments are sentences
+    It shrinks to the width of the text. With more than five columns it spans both columns of a paper. Comments are sentences
     for the text of the paper.
     """
     environment = "table*" if len(columns) > NARROW else "table"
@@ -66,26 +66,30 @@ def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> li
     Bold is what is `statistics.with_the_best`; few seeds decide little, and only the best is bold then.
     """
     bold = with_the_best(rows) if rows.runs.max() >= TESTED else rows.best.eq(True)
-    cells = []
-    for (_, row), is_bold, is_edge in zip(rows.iterrows(), bold, at_edge or [False] * len(rows), strict=True):
-        mean, sign, spread = tables.with_spread(metric, row).removesuffix(" %").partition(" ± ")
+    cells, form = [], tables.form(metric, rows)
+    for (_, row), is_bold in zip(rows.iterrows(), bold, strict=True):
+        mean, sign, spread = tables.with_spread(metric, row, form).removesuffix(" %").partition(" ± ")
         cell = rf"\textbf{{{numbers(mean)}}}" if is_bold else numbers(mean)
-        cells.append(_with_dagger(cell + numbers(sign + spread), is_edge))
-    return cells
+        cells.append(NOTHING if pd.isna(row["mean"]) else cell + numbers(sign + spread))
+    return _with_daggers(cells, at_edge)
 
 
 def intervals(metric: str, rows: pd.DataFrame) -> list[str]:
     """The difference of each row of `statistics.differences` from the best, with its confidence interval."""
-    return [numbers(tables.with_interval(metric, row)) for _, row in rows.iterrows()]
+    form = tables.form(metric, rows)
+    cells = [numbers(tables.with_interval(metric, row, form)) for _, row in rows.iterrows()]
+    return [NOTHING if cell == "-" else cell for cell in cells]
 
 
 def stepsizes(choice: pd.DataFrame) -> list[str]:
     cells = [NOTHING if pd.isna(eta) else f"{eta:.3g}" for eta in choice.eta]
-    return [_with_dagger(cell, bool(edge)) for cell, edge in zip(cells, choice.edge, strict=True)]
+    return _with_daggers(cells, [bool(edge) for edge in choice.edge])
 
 
-def _with_dagger(cell: str, at_edge: bool) -> str:
-    return rf"{cell}\rlap{{{AT_EDGE}}}" if at_edge else cell
+def _with_daggers(cells: list[str], at_edge: Sequence[bool]) -> list[str]:
+    """Cells that stay below each other: where one has a dagger, the others have its width."""
+    signs = [AT_EDGE if edge else rf"\phantom{{{AT_EDGE}}}" for edge in at_edge]
+    return [cell + sign for cell, sign in zip(cells, signs, strict=True)] if any(at_edge) else cells
 
 
 def sent(amounts: pd.Series) -> list[str]:
@@ -132,8 +136,8 @@ def figure_caption(metrics: Sequence[str], title: str, seeds: int, against: str,
     return rf"\caption{{{text(' '.join(sentences).replace('_', ' '))}}}" + "\n"
 
 
-def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.DataFrame) -> str:
-    """What was measured and in which runs, and what bold and other signs mean, as LaTeX."""
+def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.DataFrame, missing: Iterable[str] = ()) -> str:
+    """What was measured and in which runs, and what bold and other signs mean, as LaTeX; and why results are missing."""
     unit = " (%)" if in_percent(metric) else ""
     place = f" on {title}" if title else ""
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
@@ -141,10 +145,11 @@ def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.Da
     others = " and those that do not differ clearly from it (paired $t$-test)" if seeds >= TESTED else ""
     parts.append(f"The best result{others} {'are' if others else 'is'} in bold.")
     name = schedule(choice)
+    reasons = [*(["no stepsize needed"] if choice.eta.isna().any() and ETA in columns else []), *missing]
     notes = {
         f"{text(name)}.": name,
         f"{AT_EDGE}~The stepsize is at an edge of its grid.": (choice.edge != "").any(),
-        f"Methods with {NOTHING} need no stepsize.": choice.eta.isna().any() and ETA in columns,
+        f"{NOTHING}: {', or '.join(reasons)}.": reasons,
         f"{MEGABYTES} is what each node sent.": MEGABYTES in columns,
     }
     return " ".join([*parts, *(sentence for sentence, applies in notes.items() if applies)])

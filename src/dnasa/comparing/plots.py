@@ -13,7 +13,7 @@ import numpy as np
 
 from dnasa.arrays import crc32
 from dnasa.comparing import statistics
-from dnasa.comparing.style import DASHES, MARKERS, OWN_COLORS, OWN_MARKERS, PRINTED, current
+from dnasa.comparing.style import DASHES, MARKERS, OWN_COLORS, OWN_MARKERS, current
 from dnasa.core import InputError
 from dnasa.extras import needed_by
 from dnasa.files import write_output
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     from dnasa.topology import Topology
 
@@ -51,6 +52,7 @@ TICKS = [1, 2, 2.5, 5, 10]  # first digits of the distance between ticks
 NARROW = 2  # inches, below which a horizontal axis has fewer ticks
 HISTORY = ("test_loss", "train_loss", "test_accuracy", "test_rmse", "grad_norm", "consensus")
 MAX_PANELS = 8  # of a history
+HANDLE = 8  # letters that a line in a legend takes
 MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
 MAX_ARROWS = 1000  # edges of a directed graph beyond which arrowheads are too small to see
 
@@ -108,13 +110,13 @@ def colors(rules: Iterable[str], stored: Looks = NONE) -> dict[str, str]:
     One that is not built in has its registered or stored color, if no built-in rule has it, or one that goes with its name.
     """
     names = list(dict.fromkeys(rules))
-    known, own = {*PRINTED.values(), *(RULES[name].color for name in BUILT_IN)}, _own_numbers(names)
+    known, own = {RULES[name].color for name in BUILT_IN}, _own_numbers(names)
     chosen = {}
     for name in names:
         color = (look_of(name, stored).color or "").lower()
         if name in own and (color in known or not re.fullmatch("#[0-9a-f]{6}", color)):
             color = OWN_COLORS[own[name]]
-        chosen[name] = PRINTED.get(name, color) if current().printed else color
+        chosen[name] = color
     return chosen
 
 
@@ -205,22 +207,23 @@ def name_decades(axis: Any) -> None:
     axis.set_minor_formatter(name)
 
 
-def legend_below(figure: "Figure", note: str = "") -> None:
-    """One legend for all panels, outside of them, where it hides no line; the note stands above it."""
+def legend_below(figure: "Figure") -> None:
+    """One legend for all panels, outside of them, where it hides no line, in as many columns as the figure has room for."""
     handles: dict[str, Any] = {}
     for axis in figure.axes:
         handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
     if not handles:
         return
-    font = current().font
-    inches = font / 72
-    widest_entry = inches * (5 + 0.45 * max(map(len, handles)))
-    rows = ceil(len(handles) / max(1, int(figure.get_figwidth() / widest_entry)))
-    note = fill(note, max(20, int(figure.get_figwidth() / (0.45 * inches))))
-    lines = rows + (note.count("\n") + 1 if note else 0)
-    figure.set_figheight(figure.get_figheight() + 1.6 * inches * lines)
-    words: Any = {"fontsize": font, "title": note or None, "title_fontsize": font, "ncols": ceil(len(handles) / rows)}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", **words)
+    room = int(72 * figure.get_figwidth() / (0.9 * current().font)) - HANDLE
+    names = [fill(name, max(room, ceil(0.6 * len(name)))) for name in handles]  # at most two lines
+    for rows in range(1, len(names) + 1):
+        words: Any = {"fontsize": current().font, "ncols": ceil(len(names) / rows)}
+        legend = figure.legend(handles.values(), names, loc="outside lower center", **words)
+        box = legend.get_window_extent()
+        if rows == len(names) or box.width <= figure.bbox.width:
+            break
+        legend.remove()
+    figure.set_figheight(figure.get_figheight() + box.height / figure.dpi)
 
 
 def drawable(values: Any) -> Any:
@@ -239,21 +242,35 @@ def draw_curve(
 ) -> None:
     """The mean over the seeds against column `x`, and the band between the smallest and the largest.
 
-    The curve ends with a cross where the first run diverged, since the mean of the others would be too good. `rows` are of
+    The curve ends where the first run diverged, since the mean of the others would be too good. `rows` are of
     `shown(statistics.curves())`; the markers are shifted by a part of their distance, so that those of curves differ.
     """
-    mean, diverged = rows["mean"], rows.diverged.max()
-    if diverged:
-        label += f" ({diverged} of {rows.runs.max()} diverged)"
+    mean = rows["mean"]
     distance = max(1, int(mean.count()) // current().marked)
     markers: Any = {"ms": current().marker, "markevery": (int(shift * distance), distance)}
     (line,) = axis.plot(rows[x], mean, label=label, **markers, **style)
     if band and rows.runs.max() > 1:
         axis.fill_between(rows[x], rows.low, rows.high, color=line.get_color(), alpha=0.15, linewidth=0)
-    if diverged:
-        last = rows[mean.notna()].tail(1)
-        cross: Any = {"marker": "x", "ms": 8, "mew": 2, "linestyle": "", "label": "_diverged"}
-        axis.plot(last[x], last["mean"], color=line.get_color(), **cross)
+    if rows.diverged.any() and mean.notna().any():
+        mark_diverged(axis, rows[x][mean.notna()].tail(1), line)
+
+
+def mark_diverged(axis: "Axes", places: Any, line: "Line2D") -> None:
+    """Draw a line's marker above the axis; those of several lines are in two rows, next to each other."""
+    from matplotlib.transforms import ScaledTranslation
+
+    number, distance = diverged(axis), 1.75 * current().marker / 72
+    across = (-1) ** (number // 2) * ceil(number // 2 / 2)
+    shift = ScaledTranslation(across * distance, (number % 2 + 1.5) * distance, axis.figure.dpi_scale_trans)
+    look: Any = {"marker": line.get_marker() or "x", "ms": 1.3 * current().marker, "color": line.get_color(), "linestyle": ""}
+    transform = axis.get_xaxis_transform() + shift
+    axis.plot(places, [1.0] * len(places), transform=transform, clip_on=False, label="_diverged", **look)
+    axis.update_datalim([(x, 1) for x in places], updatey=False)
+
+
+def diverged(axis: "Axes") -> int:
+    """How many lines have marks above the axis."""
+    return sum(line.get_label() == "_diverged" for line in axis.get_lines())
 
 
 def draw_history(history: "pd.DataFrame") -> "Figure":

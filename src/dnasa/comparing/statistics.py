@@ -17,7 +17,6 @@ __all__ = ["curves", "differences", "final", "labeled", "over_seeds", "with_the_
 METHOD = ["rule", "schedule"]  # what has a stepsize of its own
 VARIANT = (*METHOD, "eta")  # what distinguishes the lines of a comparison
 CONFIDENCE = 0.95
-WINDOW = 0.05  # of a run's evaluations, in a running mean: a wider one moves the kinks of a curve
 
 
 def labeled(history: pd.DataFrame) -> pd.DataFrame:
@@ -44,34 +43,13 @@ def over_seeds(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT) -
     return table.where(known).assign(runs=count, diverged=diverged).reset_index()
 
 
-def curves(
-    history: pd.DataFrame, metric: str, columns: Sequence[str] = (), keys: Sequence[str] = VARIANT, smooth: bool = False
-) -> pd.DataFrame:
-    """`over_seeds` at every evaluation of every variant, with the means of these other columns.
-
-    A smoothed curve is made of each run's running mean.
-    """
+def curves(history: pd.DataFrame, metric: str, columns: Sequence[str] = (), keys: Sequence[str] = VARIANT) -> pd.DataFrame:
+    """`over_seeds` at every evaluation of every variant, with the means of these other columns."""
     places = [*keys, "step"]
     rows = labeled(history).drop_duplicates([*places, "seed"], keep="last")
-    if smooth:
-        runs = rows.sort_values("step", kind="stable").groupby([*keys, "seed"], sort=False, dropna=False)
-        rows = rows.assign(**{metric: runs[metric].transform(running_mean)})
     others = [name for name in columns if name != "step"]
     means = rows.groupby(places, sort=False, dropna=False)[others].mean().reset_index(drop=True)
     return over_seeds(rows, metric, places).join(means)
-
-
-def running_mean(values: pd.Series) -> pd.Series:
-    """The mean of the evaluations around each one, 5 % of all; of fewer near both ends and a divergence, so that ends stay."""
-    means = values = values.astype(float)
-    for width in range(3, window(len(values)) + 1, 2):
-        means = values.rolling(width, center=True).mean().fillna(means)
-    return means
-
-
-def window(evaluations: int) -> int:
-    """Of a running mean; odd, so that it has a middle."""
-    return int(WINDOW * evaluations) | 1
 
 
 def differences(runs: pd.DataFrame, metric: str) -> pd.DataFrame:

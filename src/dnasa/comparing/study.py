@@ -174,7 +174,7 @@ def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, pr
             prepared.problem,
             prepared.network,
             prepared.rules,
-            settings["etas"],
+            {rule: settings["etas"][rule] for rule in prepared.rules},
             steps=steps,
             seed=range(settings["seed"], settings["seed"] + settings["seeds"]),
             metric=settings["metric"],

@@ -1,7 +1,8 @@
 """What a study ends in: one figure with a panel for each cell, one table, and the numbers of both."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from dnasa.comparing.plots import label, panel_list
 from dnasa.comparing.run_table import CONDITIONS
 from dnasa.comparing.statistics import VARIANT, with_the_best
 from dnasa.comparing.study_file import Cell, Study, source_name
+from dnasa.comparing.style import current
 from dnasa.problems.metrics import in_percent, larger_is_better
 from dnasa.rules.registry import split_schedule
 from dnasa.topology.rounds import count_rounds
@@ -54,12 +56,14 @@ class StudyReport:
         return pd.concat(parts, ignore_index=True)
 
     def drawn(self) -> pd.DataFrame:
-        frames = [(cell, each.curves() if self.study.figure == "curves" else each.stepsizes()) for cell, each in self.cells]
-        return pd.concat([_of_cell(cell, rows) for cell, rows in frames], ignore_index=True)
+        return pd.concat([_of_cell(cell, self._drawn(comparison)) for cell, comparison in self.cells], ignore_index=True)
+
+    def _drawn(self, comparison: Comparison) -> pd.DataFrame:
+        return comparison.curves() if self.study.figure == "curves" else comparison.stepsizes()
 
     def tables(self) -> dict[tuple[str, str], pd.DataFrame]:
         """The table as text, one part for each problem and budget: rows are rules, columns graphs and partitions."""
-        return {part: _table(cells) for part, cells in self._parts()}
+        return {part: _table(cells, self._place) for part, cells in self._parts()}
 
     def titles(self) -> dict[tuple[str, str], str]:
         """The title of each part of the table: what was run and measured."""
@@ -72,8 +76,22 @@ class StudyReport:
     def _what(self, cell: Cell) -> str:
         quick = ", quick run" if self.study.quick else ""
         nodes, steps = cell.settings["nodes"], cell.settings["steps"]
-        length = f"{cell.budget} of {steps:,} steps of one array on a ring" if cell.budget else f"{steps:,} steps"
-        return f"{cell.source}: {nodes} nodes, {length}{quick}"
+        length, links = f"{steps:,} steps", _links([pair for pair in self.cells if pair[0].budget == cell.budget])
+        if cell.budget:
+            unit = f"predicted seconds ({links.lower()})".replace("mbit", "Mbit") if links else "bytes"
+            length = f"at the {unit} that {length} of one array on a ring cost"
+        return f"{self._source(cell)}: {nodes} nodes, {length}{quick}"
+
+    def _source(self, cell: Cell) -> str:
+        return cell.source if cell.partition in (None, "iid") or self._varies else f"{cell.source} ({cell.partition})"
+
+    def _place(self, cell: Cell) -> str:
+        """What distinguishes it from the other cells of its problem: the partition only if there are several."""
+        return cell.place if self._varies else cell.network or cell.graph
+
+    @property
+    def _varies(self) -> bool:
+        return len({cell.partition for cell, _ in self.cells} - {None}) > 1
 
     def latex(self) -> str:
         """A booktabs table for each problem; the best of a column and what does not differ clearly from it are bold."""
@@ -83,26 +101,27 @@ class StudyReport:
         methods = _methods(cells)
         columns = {latex.METHOD: latex.methods(methods)}
         for cell, comparison in cells:
-            columns[latex.text(cell.place.replace("_", " "))] = _latex_column(comparison, methods)
+            columns[latex.text(self._place(cell).replace("_", " "))] = _latex_column(comparison, methods)
         choice = pd.concat([comparison.choice for _, comparison in cells])
         cell, comparison = cells[0]
-        caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], columns, choice)
+        missing = ["the graph does not suit the method"] * any(len(each.choice) < len(methods) for _, each in cells)
+        missing += ["a run diverged"] * any(each.reported().diverged.any() for _, each in cells)
+        caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], columns, choice, missing)
         name = "-".join(filter(None, (self.study.name, source_name(cell.problem), cell.budget)))
         networks = latex.text(f"Networks: {_networks(cells)}.".replace("_", " "))
         return latex.table(columns, f"{caption} {networks}", name, [_chosen_by(cells)])
 
     def caption(self) -> str:
         """A caption for the figure."""
-        (cell, comparison), *_ = self.cells
-        if self.study.figure == "curves":
-            against, signs = drawing.AXES[AXES[self.study.x]], [drawing.note_on(comparison.curves())]
-        else:
-            against, signs = "the stepsize", [drawing.bars(comparison.stepsizes()), drawing.SIGNS]
+        cell = self.cells[0][0]
+        against = drawing.AXES[AXES[self.study.x]] if self.study.figure == "curves" else "the stepsize"
+        drawn = dict.fromkeys(sign for _, each in self.cells for sign in drawing.signs(self._drawn(each), each.metric))
         steps = sorted({f"{cell.settings['steps']:,}" for cell, _ in self.cells})
-        sources = ", ".join(dict.fromkeys(cell.source for cell, _ in self.cells))
+        sources = ", ".join(dict.fromkeys(self._source(cell) for cell, _ in self.cells))
         title = f"{sources}: {cell.settings['nodes']} nodes, {' or '.join(steps)} steps"
         schedule = latex.schedule(pd.concat([comparison.choice for _, comparison in self.cells]))
-        words = [*signs, f"Networks: {_networks(self.cells)}", _links(self.cells), schedule, _chosen_by(self.cells).rstrip(".")]
+        words = ["; ".join(drawn), f"Networks: {_networks(self.cells)}", _links(self.cells), schedule]
+        words.append(_chosen_by(self.cells).rstrip("."))
         metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
         return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words)
 
@@ -114,7 +133,7 @@ class StudyReport:
         marks = [f"{mark} {meaning}" for mark, meaning in KEY.items() if f" {mark}" in texts]
         if marks:
             lines.append(f"Marks: {'; '.join(marks)}.")
-        if self.cells[0][0].budget:
+        if self.cells[0][0].budget or self.numbers()["mean"].isna().all():
             return lines
         ranks = self.numbers().groupby(["rule", "schedule"])["rank"].agg(["mean", "count"])
         everywhere = ranks[ranks["count"] == len(self.cells)]["mean"].sort_values()
@@ -141,24 +160,28 @@ class StudyReport:
         return table.sort_values("all").rename_axis(columns=None).reset_index()
 
     def draw(self) -> "Figure":
-        """A panel for each cell; with several graphs, they are the columns."""
-        count, graphs = len(self.cells), len({cell.network or cell.graph for cell, _ in self.cells})
-        fills_rows = 1 < graphs < count and count % graphs == 0
-        figure, axes = panel_list(count, graphs if fills_rows else ceil(sqrt(count)))
+        """A panel for each cell; those of a problem and partition are in rows of their own, if there are several."""
+        groups = [[*group] for _, group in groupby(self.cells, lambda pair: (pair[0].problem, pair[0].partition))]
+        widest = max(map(len, groups))
+        if widest == 1:
+            groups, widest = [self.cells], ceil(sqrt(len(self.cells)))
+        fitting = current().columns(widest)
+        columns = ceil(widest / ceil(widest / fitting))
+        places = [pair for group in groups for pair in (*group, *[None] * (-len(group) % columns))]
+        figure, panels = panel_list(len(places), columns)
+        for axis, pair in zip(panels, places, strict=True):
+            if pair is None:
+                axis.remove()
+        axes = figure.axes
         styles = drawing.line_styles(_methods(self.cells))
-        is_curves = self.study.figure == "curves"
-        first: dict[str, Any] = {}
-        for axis, (cell, comparison) in zip(axes, self.cells, strict=True):
-            if is_curves:
-                if self.study.x in ("bytes", "clock") and first.setdefault(cell.problem, axis) is not axis:
-                    axis.sharex(first[cell.problem])  # so that networks can be compared
-                rows = comparison.curves().assign(eta=np.nan)  # the legend is that of all cells
-                drawing.draw_curves(axis, rows, AXES[self.study.x], comparison.metric, styles)
+        for axis, (_, comparison) in zip(axes, self.cells, strict=True):
+            rows = self._drawn(comparison)
+            if self.study.figure == "curves":  # the legend is that of all cells
+                drawing.draw_curves(axis, rows.assign(eta=np.nan), AXES[self.study.x], comparison.metric, styles)
             else:
-                drawing.draw_stepsizes(axis, comparison.stepsizes(), comparison.metric, styles)
-        titles = [cell.title.replace("_", "\N{NO-BREAK SPACE}") for cell, _ in self.cells]
-        note = drawing.note_on(pd.concat([comparison.curves() for _, comparison in self.cells])) if is_curves else ""
-        drawing.finish_panels(figure, axes, titles, note, [cell.problem for cell, _ in self.cells])
+                drawing.draw_stepsizes(axis, rows, comparison.metric, styles)
+        titles = [f"{cell.source}, {self._place(cell)}".replace("_", "\N{NO-BREAK SPACE}") for cell, _ in self.cells]
+        drawing.finish_panels(figure, axes, titles, [cell.problem for cell, _ in self.cells])
         if self.study.quick:
             figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
         return figure
@@ -198,23 +221,24 @@ def _links(cells: Cells) -> str:
     return f"Links: {'; '.join(found)}" if found else ""
 
 
-def _table(cells: Cells) -> pd.DataFrame:
+def _table(cells: Cells, place: Callable[[Cell], str]) -> pd.DataFrame:
     columns = {}
     for cell, comparison in cells:
         rows = comparison.summary().assign(edge=comparison.choice.edge)
         rows["tie"] = with_the_best(rows) & ~rows.best
         names = [label(row.rule, row.schedule) for row in rows.itertuples()]
-        columns[cell.place] = pd.Series([_marked(comparison.metric, row) for _, row in rows.iterrows()], names)
+        form = tables.form(comparison.metric, rows)
+        columns[place(cell)] = pd.Series([_marked(comparison.metric, row, form) for _, row in rows.iterrows()], names)
         if len(cells) == 1:
-            gaps = [tables.with_interval(comparison.metric, row) for _, row in rows.iterrows()]
+            gaps = [tables.with_interval(comparison.metric, row, form) for _, row in rows.iterrows()]
             columns["difference from the best"] = pd.Series(gaps, names)
     frame = pd.DataFrame(columns).reindex([label(*method) for method in _methods(cells)]).fillna("-")
     return frame.rename_axis("method").reset_index()
 
 
-def _marked(metric: str, row: Any) -> str:
+def _marked(metric: str, row: Any, form: str) -> str:
     marks = [mark for mark, applies in (("^", row.edge), ("=", row.tie), ("*", row.best)) if applies]
-    return " ".join([tables.with_spread(metric, row), *marks])
+    return " ".join([tables.with_spread(metric, row, form), *marks])
 
 
 def _methods(cells: Cells) -> list[tuple[str, str]]:

@@ -13,7 +13,6 @@ from typing import Any
 
 from dnasa.core import InputError
 from dnasa.extras import can_draw
-from dnasa.rules.registry import COMPARED
 
 POINTS = 72.27  # of TeX in an inch
 COLUMN = 234 / POINTS  # inches, the width of a column in most journals
@@ -23,8 +22,6 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)
 MARKERS, OWN_MARKERS = "osD^vP*<>d", "Xph"  # of the built-in rules, and of others
 # of rules that are not built in: far from the colors of those that are
 OWN_COLORS = "#0000ff #ff22ff #4411aa #ff0077 #aa0099 #bb66ff #ff8877 #0077ff #00cc00 #aa1166".split()
-# of the default rules in print, by Okabe and Ito for the color-blind; the first four also differ in grey
-PRINTED = dict(zip(reversed(COMPARED), ("#000000", "#0072b2", "#e69f00", "#009e73", "#cc79a7"), strict=True))
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ import pandas as pd
 
 from dnasa.problems.metrics import in_percent
 
-__all__ = ["metric_name", "notes", "number", "with_interval", "with_spread"]
+__all__ = ["form", "metric_name", "notes", "number", "with_interval", "with_spread"]
 
+PLAIN = 1e6  # larger numbers have a power of ten
 ROUNDING = 1e-12  # of a result: smaller differences between seeds are those of the arithmetic
 
 
@@ -36,7 +37,16 @@ def notes(settings: Mapping[str, Any]) -> list[str]:
     return out
 
 
-def with_spread(metric: str, row: Any) -> str:
+def form(metric: str, rows: "pd.DataFrame") -> str:
+    """The format of all numbers in a column: that of the best of these rows of `statistics.differences`."""
+    best = rows[rows.best.eq(True)]
+    if in_percent(metric) or not len(best):
+        return ".2f"
+    mean, spread = best[["mean", "spread"]].iloc[0]
+    return _form(mean, max(spread, abs(mean) / 1000) if spread > 0 else spread)
+
+
+def with_spread(metric: str, row: Any, form: str = "") -> str:
     """Mean ± standard deviation, or how many runs diverged; `row` is one of `statistics.over_seeds`."""
     if row.diverged > 0:
         return f"diverged ({row.diverged:.0f} of {row.runs:.0f})"
@@ -44,7 +54,8 @@ def with_spread(metric: str, row: Any) -> str:
         return "-"
     scale, unit = (100, " %") if in_percent(metric) else (1, "")
     mean, spread = scale * float(row["mean"]), scale * float(row.spread)
-    form = ".2f" if unit else _form(mean, spread)
+    own = ".2f" if unit else _form(mean, spread)
+    form = form if form and abs(mean) < PLAIN else own
     return f"{mean:{form}}" + ("" if isnan(spread) else f" ± {spread:{form}}") + unit
 
 
@@ -55,13 +66,14 @@ def _form(mean: float, spread: float) -> str:
     return f".{max(0, decimals)}f" if -2 <= decimals <= 6 else ".3g"
 
 
-def with_interval(metric: str, row: Any) -> str:
+def with_interval(metric: str, row: Any, form: str = ".3g") -> str:
     """A difference and its confidence interval; `row` is one of `statistics.differences`."""
     if row.best:
         return "best"
     if pd.isna(row.difference):
         return "-"
-    scale, form = (100, "+.2f") if in_percent(metric) else (1, "+.3g")
+    scale = 100 if in_percent(metric) else 1
+    form = "+.2f" if in_percent(metric) else "+.3g" if abs(row.difference) >= PLAIN else f"+{form}"
     numbers = (row.difference, row.difference_low, row.difference_high)
     middle, low, high = (f"{scale * float(value) + 0.0:{form}}" for value in numbers)  # + 0.0: no -0
     return middle if pd.isna(row.difference_low) else f"{middle} [{low}, {high}]"

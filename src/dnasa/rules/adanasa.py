@@ -48,7 +48,7 @@ ADANASA = {
 @rule(
     "adanasa",
     title="AdaNASA",
-    color="#e377c2",
+    color="#dd3497",
     schedules=ADANASA,
     needs_eta=False,
     equation=r"""

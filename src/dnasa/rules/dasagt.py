@@ -10,7 +10,7 @@ from dnasa.rules.schedules import ETA, averaging, with_second
 @rule(
     "dasagt",
     title="D-ASAGT",
-    color="#9467bd",
+    color="#6f4bab",
     schedules=with_second(ETA, averaging),
     paper="Xiao et al., 2023, *A One-Sample Decentralized Proximal Algorithm*, arXiv 2302.09766",
     equation=r"u' &= u + g - v \\ x, u, z &\leftarrow W[x - \eta z,\; u',\; (1 - \alpha) z + \alpha u'] \\ v &\leftarrow g",

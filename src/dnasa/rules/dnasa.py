@@ -25,7 +25,7 @@ DNASA = {
 @rule(
     "dnasa",
     title="D-NASA",
-    color="#d62728",
+    color="#7f0010",
     schedules=DNASA,
     needs_eta=False,
     paper="Li et al., 2024, *Problem-Parameter-Free Decentralized Nonconvex Stochastic Optimization*, arXiv 2402.08821",

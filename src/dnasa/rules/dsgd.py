@@ -16,7 +16,7 @@ class State(NamedTuple):
 @rule(
     "dsgd",
     title="D-SGD",
-    color="#1f77b4",
+    color="#7cc0ee",
     paper="Lian et al., 2017, *Can Decentralized Algorithms Outperform Centralized Algorithms?*, arXiv 1705.09056",
     equation=r"x \leftarrow W[x - \eta g]",
     checked="epfml/quasi-global-momentum, decentralized_sgd: the same",

@@ -26,7 +26,7 @@ PARAMETER_FREE = {  # Theorem 4.1
 @rule(
     "dsgt",
     title="D-SGT",
-    color="#2ca02c",
+    color="#41ab5d",
     schedules=ETA | PARAMETER_FREE,
     paper="Li et al., 2024, *Problem-Parameter-Free Decentralized Nonconvex Stochastic Optimization*, arXiv 2402.08821",
     equation=r"u' &= u + g - v \\ x, u &\leftarrow W[x - \eta u',\; u'] \\ v &\leftarrow g",
