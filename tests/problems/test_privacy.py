@@ -318,3 +318,8 @@ def test_the_default_with_hidden_layers_is_the_rule_for_much_noise(
 def test_mistakes_get_one_line(words: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "clock.toml").write_text("compute = 0.1\nbandwidth = 10\nlatency = 1\n")
     assert message in refused(*f"train {words} --nodes 4 --steps 20".split(), cwd=tmp_path)
+
+
+def test_the_noise_is_printed_with_the_names_of_sites() -> None:
+    assert str(Budget(Privacy(3), 2, [1.0, 2.5], True, NAMES[:2])).endswith("noise (sigma): berlin 1, lyon 2.5.")
+    assert str(Budget(Privacy(3), 2, [1.0, 2.5], False)).endswith("noise (sigma): 1, 2.5.")
