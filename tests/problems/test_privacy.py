@@ -17,6 +17,7 @@ from scipy.special import ndtri
 from scipy.stats import norm
 from thread_network import run_threads
 from torch import nn
+from torch.nn.functional import mse_loss
 
 import dnasa
 from dnasa import topology
@@ -24,8 +25,9 @@ from dnasa.channels import exchange
 from dnasa.channels.secure_sum import secure_sum
 from dnasa.communication import Network
 from dnasa.core import InputError, RunError
+from dnasa.data import Dataset
 from dnasa.networks import simulated
-from dnasa.problems import Classification, Privacy
+from dnasa.problems import Classification, Privacy, Supervised
 from dnasa.problems.privacy import Budget, Noise, noise_multiplier, uniform
 from dnasa.rules import RULES, registry
 from dnasa.runs.releases import Releases
@@ -39,6 +41,10 @@ NAMES = ["berlin", "lyon", "oslo"]
 
 def model() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True), nn.Linear(3, 2))
+
+
+def scalar() -> nn.Module:
+    return nn.Linear(4, 1)
 
 
 def problem(inputs: np.ndarray = X, shards: Sequence[np.ndarray] = SHARDS, **more: Any) -> Classification:
@@ -59,21 +65,39 @@ def test_the_gradient_is_that_of_a_loop_over_the_drawn_rows() -> None:
         for row in rows[uniform(key, b"rows", 20) < 8 / 20]:
             nn.utils.vector_to_parameters(point, module.parameters())
             module.zero_grad()
-            nn.functional.cross_entropy(module(torch.as_tensor(X[[row]])), torch.as_tensor(Y[[row]])).backward()
+            outputs = module(torch.as_tensor(X[[row]]))
+            nn.functional.cross_entropy(outputs, torch.as_tensor(Y[[row]])).backward()
+            wrong = [np.linalg.norm(outputs.softmax(1)[0].detach().numpy() - one) for one in np.eye(2)]  # by label
             g = torch.cat([part.grad.ravel() for part in module.parameters()]).numpy()  # type: ignore[union-attr]
-            expected += g / (1.0001 * np.linalg.norm(g) + 0.01)
+            expected += wrong[Y[row]] / max(wrong) * g / (1.0001 * np.linalg.norm(g) + 1e-6)
         np.testing.assert_allclose(found[node], expected / 8, rtol=1e-9)
 
 
-@given(st.integers(0, 59), st.floats(allow_nan=True, allow_infinity=True, width=32))
+@given(st.integers(0, 59), st.floats(allow_nan=True, allow_infinity=True, width=32), st.sampled_from([0, 1e-21, 1, 1e9]))
 @settings(max_examples=40, deadline=None)
-def test_whatever_a_row_holds_it_moves_the_sum_by_at_most_1(row: int, value: float) -> None:
+def test_whatever_a_row_and_the_model_hold_it_moves_the_sum_by_at_most_1(row: int, value: float, scale: float) -> None:
     inputs = X.copy()
     inputs[row] *= value
-    task = problem(inputs)
-    g = task.executor.unit_gradients(task.start(0), torch.arange(60))  # type: ignore[attr-defined]
-    assert torch.isfinite(g).all()
-    assert (g.sum(0) - g[torch.arange(60) != row].sum(0)).norm() <= 1 + 1e-12
+    for task in (
+        problem(inputs),
+        problem(inputs, dtype="float32"),
+        Supervised(scalar, mse_loss, Dataset("rows", inputs, 9.0 * X[:, :1], X, X[:, :1]), SHARDS, privacy=Privacy(3)),
+    ):
+        g = task.executor.unit_gradients(scale * task.start(0), torch.arange(60)).double()  # type: ignore[attr-defined]
+        assert torch.isfinite(g).all()
+        assert (g.sum(0) - g[torch.arange(60) != row].sum(0)).norm() <= 1 + 1e-12
+
+
+def test_rare_events_count_as_in_cross_entropy() -> None:
+    x, events = np.repeat(X[:60, :1] > 0, 20, axis=0).astype(float), np.tile(np.arange(20) < 2, 60)  # 10 % of each kind
+    task = Classification(
+        lambda: nn.Linear(1, 2), x, events.astype(int), [np.arange(1200)], X[:2, :1], Y[:2], dtype="float64", privacy=Privacy(3)
+    )
+    logit = math.log(0.1 / 0.9)
+    point = torch.tensor([0.0, 0.0, 0.0, logit], dtype=torch.float64)
+    g = task.executor.unit_gradients(point, torch.arange(1200))  # type: ignore[attr-defined]
+    assert g.norm(dim=1).max() > 0.99, "the worst label counts as much as a row may"
+    assert g.mean(0).norm() < 1e-6, "the true probabilities are stationary"
 
 
 def test_each_row_is_drawn_by_itself_at_its_rate_and_noise_is_normal() -> None:
@@ -247,8 +271,8 @@ def test_what_would_tell_of_rows_without_noise_is_refused() -> None:
         with pytest.raises(InputError, match=message):
             problem(**options)
     for message, task, options in (
-        ("delta below 1 / rows, 0.05, not 0.06", problem(privacy=Privacy(3, 0.06)), {}),
-        ("must be at most the rows of the smallest node, 20, not 21", problem(batch=21), {}),
+        ("delta must be below 1 / rows of each site, 0.05 at node 0, not 0.06", problem(privacy=Privacy(3, 0.06)), {}),
+        (r"node 0 has 20, not 21\. Give --batch 20 \(batch=20\), or leave node 0 out", problem(batch=21), {}),
         ("rules with one gradient in each step", problem(), {"rule": "gt_hsgd", "eta": 0.1}),
     ):
         with pytest.raises(InputError, match=message):
@@ -263,7 +287,7 @@ def test_what_would_tell_of_rows_without_noise_is_refused() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("", ["dsgd", "cosine", 2.0]),
+        ("", ["dsgd", "cosine", 1.0]),
         ("--model linear", ["dnasa", None, None]),
         ("--rule dasagt --eta 0.5", ["dasagt", None, 0.5]),
     ],
@@ -287,10 +311,15 @@ def test_the_default_with_hidden_layers_is_the_rule_for_much_noise(
         ("--epsilon 3 --early-stopping", "does not allow validation rows and early stopping"),
         ("--epsilon 3 --class-weight balanced", "does not allow class weights"),
         ("--epsilon 3 --problem spike", "--epsilon belongs to --data"),
-        ("--epsilon 3 --delta 0.01", "delta below 1 / rows"),
+        ("--epsilon 3 --delta 0.01", "delta must be below 1 / rows"),
         ("--epsilon 3 --rule adanasa --clock clock.toml --late 2", "leave late out"),
     ],
 )
 def test_mistakes_get_one_line(words: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "clock.toml").write_text("compute = 0.1\nbandwidth = 10\nlatency = 1\n")
     assert message in refused(*f"train {words} --nodes 4 --steps 20".split(), cwd=tmp_path)
+
+
+def test_the_noise_is_printed_with_the_names_of_sites() -> None:
+    assert str(Budget(Privacy(3), 2, [1.0, 2.5], True, NAMES[:2])).endswith("noise (sigma): berlin 1, lyon 2.5.")
+    assert str(Budget(Privacy(3), 2, [1.0, 2.5], False)).endswith("noise (sigma): 1, 2.5.")

@@ -10,6 +10,7 @@ from dnasa.core import Array, InputError
 from dnasa.problems.privacy import Budget, Noise, noise_multiplier
 from dnasa.rules.registry import VariantGroup
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.names import node_name
 from dnasa.runs.releases import Releases
 
 if TYPE_CHECKING:
@@ -33,11 +34,16 @@ def make_budget(
     assert rows is not None, "A problem with a budget has rows."
     _check(network, groups, x)
     counts, batch, privacy = np.atleast_2d(rows).min(0), problem.batch, problem.privacy  # the least of all seeds
-    least = int(counts.min())
-    if batch > least or privacy.delta >= 1 / least:
+    names = list(network.processes.names) or list(problem.site_names)
+    least, place = int(counts.min()), node_name(names, int(counts.argmin()))
+    if batch > least:
         raise InputError(
-            f"With differential privacy, the batch must be at most the rows of the smallest node, {least}, not {batch}, and "
-            f"delta below 1 / rows, {1 / least:.2g}, not {privacy.delta:g}: otherwise a whole row could be published."
+            f"The batch must be at most the rows of each site with differential privacy: {place} has {least}, not {batch}. "
+            f"Give --batch {least} (batch={least}), or leave {place} out."
+        )
+    if privacy.delta >= 1 / least:
+        raise InputError(
+            f"delta must be below 1 / rows of each site, {1 / least:.2g} at {place}, not {privacy.delta:g}: give a smaller one."
         )
     sigma = np.array([noise_multiplier(batch / count, steps, privacy) for count in counts.tolist()])
     channel, every = network.settings.channel, network.settings.every
@@ -45,7 +51,7 @@ def make_budget(
     if shared:
         weight = np.ones((1, len(sigma))) if weights is None else np.atleast_2d(weights)
         sigma = ((weight * sigma).max(1, keepdims=True) / weight).max(0) / np.sqrt(len(sigma) - COLLUDING)
-    return Budget(privacy, steps, sigma.tolist(), shared)
+    return Budget(privacy, steps, sigma.tolist(), shared, names)
 
 
 def _check(network: Network, groups: Sequence[VariantGroup], x: Array) -> None:

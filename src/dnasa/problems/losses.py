@@ -1,6 +1,7 @@
 """Losses of one model, and those of many models at once: the values of all rows, and the slopes at the outputs."""
 
 from collections.abc import Callable
+from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,19 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean over all targets, class numbers; the last axis of the outputs is that of the classes."""
     return nn.functional.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))
+
+
+def mistakes(loss: Loss, outputs: Tensor, slopes: Tensor) -> Tensor:
+    """How wrong the outputs of each row are, from 0 to 1: the length of the slope of the loss at them, relative to a limit.
+
+    Of cross-entropy, the limit is that slope if the label were the least likely class and others equally likely. It does not
+    depend on the label: so with two classes, their true probabilities are stationary.
+    """
+    limit: Tensor | float = sqrt(2)
+    if loss is cross_entropy:
+        least = outputs.softmax(-1).amin(-1).flatten(1)
+        limit = sqrt(outputs.shape[-1] / max(1, outputs.shape[-1] - 1)) * (1 - least).norm(dim=1) / least.shape[1]
+    return (slopes.flatten(1).norm(dim=1) / limit).clamp(max=1)
 
 
 class WeightedCrossEntropy(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad, vjp, vmap
 
 from dnasa.checks import first_line
 from dnasa.core import InputError, Layout
@@ -60,13 +60,19 @@ class FlatModule:
         torch.cat([slope.reshape(-1) for slope in slopes], out=out)
         return value.detach()
 
-    def row_gradients(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The gradient of the loss of each row by itself, `(rows, d)`."""
+    def row_gradients(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradient of the loss of each row by itself, `(rows, d)`, the outputs, and the slopes of the loss at these."""
 
-        def loss(flat: Tensor, row: Tensor, target: Tensor) -> Tensor:
-            return self._value(self.training, self._split(flat), row[None], target[None])
+        def of_row(row: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            def run(flat: Tensor) -> Any:
+                return functional_call(self.training, dict(zip(self.names, self._split(flat), strict=True)), (row[None],))
 
-        return vmap(grad(loss), (None, 0, 0), randomness="different")(flat, x, y)
+            with self._precision():
+                outputs, back, *_ = vjp(run, flat)
+                slopes = grad(self.loss)(outputs, target[None])
+            return back(slopes)[0], outputs, slopes
+
+        return vmap(of_row, randomness="different")(x, y)
 
     def _value(self, module: nn.Module, parts: Sequence[Tensor], x: Tensor, y: Tensor) -> Tensor:
         with self._precision():

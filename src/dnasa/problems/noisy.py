@@ -12,7 +12,7 @@ from dnasa.checks import first_line
 from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.problems.executors import BUDGET, OneByOne
-from dnasa.problems.losses import WeightedCrossEntropy
+from dnasa.problems.losses import WeightedCrossEntropy, mistakes
 from dnasa.problems.modules import FlatModule
 from dnasa.problems.privacy import FLOOR, Noise, uniform
 from dnasa.problems.sharded import Sharded, seeded
@@ -21,7 +21,7 @@ ROUNDED = 1 + 1e-4  # more than the rounding errors of a length
 
 
 class Noisy(OneByOne):
-    """(sum of g / (1.0001 |g| + 0.01) over drawn rows + sigma normal) / batch, each row drawn with probability batch / rows."""
+    """(sum of m g / (1.0001 |g| + 1e-6) over drawn rows + sigma normal) / batch, each row drawn at the rate batch / rows."""
 
     def __init__(self, data: Sharded, footprint: int, module: FlatModule):
         super().__init__(data, footprint, module, loss_scale=1.0, augment=None)
@@ -60,9 +60,10 @@ class Noisy(OneByOne):
         return self.data.row_numbers(shard[uniform(key, b"rows", len(shard)) < self.data.batch / len(shard)])
 
     def unit_gradients(self, point: Tensor, rows: Tensor) -> Tensor:
-        """Those of single rows, below 1 in length whatever the row is."""
-        g = self.module.row_gradients(point, *self.data.batch_of(rows))
-        return (g / (ROUNDED * g.norm(dim=1, keepdim=True) + FLOOR)).nan_to_num(0, 0, 0)
+        """Those of single rows, below 1 in length whatever the row is: as long as the mistake."""
+        g, outputs, slopes = self.module.row_gradients(point, *self.data.batch_of(rows))
+        length = mistakes(self.module.loss, outputs, slopes) / (ROUNDED * g.norm(dim=1) + FLOOR)
+        return (length[:, None] * g).nan_to_num(0, 0, 0)
 
 
 def noisy(data: Sharded, rows: Dataset, point: Tensor, footprint: int, module: FlatModule, augment: object) -> Noisy:

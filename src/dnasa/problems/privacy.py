@@ -1,11 +1,11 @@
 """Differential privacy (DP-SGD, Abadi et al., 2016): the budget, and the noise that keeps it.
 
-A row's gradient g counts as g / (1.0001 |g| + 0.01) (AUTO-S, Bu et al., 2023), so there is no clipping norm to tune; 1.0001
-covers rounding.
+A row's gradient g counts as m g / (1.0001 |g| + 1e-6) with m from 0 to 1, `losses.mistakes`, so there is no clipping norm to
+tune; 1.0001 covers rounding. With m = 1 (AUTO-S, Bu et al., 2023), rare events would weigh as little as rows that fit.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from math import ceil, sqrt
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from dnasa.core import InputError
 from dnasa.extras import needed_by
 
 DELTA = 1e-5
-FLOOR = 0.01  # rows that fit have smaller gradients than others
+FLOOR = 1e-6  # shorter gradients have inexact lengths
 GRID = 5e-4  # to which the accountant rounds privacy losses up
 
 
@@ -47,15 +47,15 @@ class Budget(NamedTuple):
     steps: int
     sigma: list[float]
     shared: bool  # whether it protects sums over all nodes, of which each adds its share
+    names: Sequence[str] = ()  # of the nodes, where they have some
 
     def settings(self) -> dict[str, Any]:
         return {**self.privacy._asdict(), "steps": self.steps, "sigma": self.sigma, "shared": self.shared}
 
     def __str__(self) -> str:
-        sigma, kind = (
-            ", ".join(f"{each:.4g}" for each in self.sigma),
-            "each one's share of the noise" if self.shared else "noise",
-        )
+        names = [f"{name} " for name in self.names] or [""] * len(self.sigma)
+        sigma = ", ".join(f"{name}{each:.4g}" for name, each in zip(names, self.sigma, strict=True))
+        kind = "each one's share of the noise" if self.shared else "noise"
         budget = f"epsilon {self.privacy.epsilon:g}, delta {self.privacy.delta:g} for each training row, {self.steps:,} steps"
         return f"Differential privacy: {budget}; {kind} (sigma): {sigma}."
 

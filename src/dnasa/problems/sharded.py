@@ -47,6 +47,7 @@ class Sharded(Problem):
         self.validation = [np.asarray(rows, dtype=np.int64) for rows in validation]
         self.shards = self.shards_of(0)
         self.nodes = len(self.shards)
+        self.site_names = [site.name for site in data.sites] if len(data.sites) == self.nodes else []
         if self.validation and len(self.validation) != self.nodes:
             raise InputError(f"There are validation rows for {len(validation)} nodes and shards for {self.nodes}.")
         self.remaining: Sequence[int] = range(self.nodes)  # nodes that were not lost

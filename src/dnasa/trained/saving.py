@@ -35,6 +35,7 @@ from dnasa.trained.model import TrainedModel, encoding_of, kind_of
 FORMAT = 1
 KINDS = ("numbers", "bytes", "tokens")
 COPY = "model.py"
+NOISY = " Noise can outweigh few rows: try --model linear, --private, a larger --epsilon; each run spends a budget of its own."
 
 
 def save(folder: str | Path, model: TrainedModel, name: str, about: dict[str, Any] | None = None) -> None:
@@ -160,7 +161,7 @@ def save_run(folder: Path | None, problem: Supervised, rows: Dataset, name: str,
             OwnFiles(folder).write("evaluation.json", to_json(measured.model_dump(mode="json")))
             model.threshold = results.threshold_of(measured)
             for sentence in results.shortcomings(measured):
-                warnings.warn(sentence, stacklevel=2)
+                warnings.warn(sentence + (NOISY if problem.privacy else ""), stacklevel=2)
         row = result.final().loc[run]
         about = {"rule": row.rule, "seed": row.seed, "steps": row.step, "nodes": len(x), "data": rows.source}
         save(folder, model, name, {"trained": about})
