@@ -410,6 +410,12 @@ def test_a_study_with_own_networks_alone_takes_its_links_from_a_file(tmp_path: P
     assert [path.name for path in (tmp_path / "studies" / "s").glob("*/")] == ["least_squares-slow"]
 
 
+def test_a_rule_that_a_network_leaves_out_does_not_choose_its_graph(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(LEAST + 'rules = ["d2", "dnasa"]\netas = [0.1]\n[network.few]\nevery = 2\n[network.all]\n')
+    cells = {cell.network: cell for cell in study_file.read(tmp_path / "s.toml").cells}
+    assert [(cell.graph, cell.settings["weights"]) for cell in cells.values()] == [("exact", None), ("ring", "lazy")]
+
+
 def test_networks_of_a_study_are_cells_with_their_own_messages(tmp_path: Path) -> None:
     text = LEAST + (
         'rules = ["adanasa"]\nfigure = "curves"\nx = "clock"\n[clock]\ncompute = 0.1\nbandwidth = 1\nlatency = 5\n'

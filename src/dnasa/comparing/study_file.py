@@ -249,7 +249,9 @@ def _cell(problem: str, partition: str | None, settings: dict[str, Any], network
         settings["rounds"] = 1
     graph = settings.pop("graph", None)
     if graph is None:
-        rules, channel = map(example, settings["rules"]), channel_of(settings)
+        rules, channel = list(map(example, settings["rules"])), channel_of(settings)
+        if (settings["every"] or 1) > 1:
+            rules = [rule for rule in rules if not rule.needs.fixed_graph]  # the others are left out
         graph, settings["weights"] = topology.graphs.default_name(settings["nodes"], rules, channel, settings["weights"])
     return Cell(problem, graph, partition, settings, network)
 
