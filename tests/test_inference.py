@@ -117,9 +117,29 @@ def test_nothing_about_few_rows_or_events_leaves_a_site() -> None:
     assert json.loads(sent[0])[1][0][0] == rows
     assert f"bonn: {len(frame) - rows} rows are left out" in found.notes[1]
     few = pd.DataFrame({"age": np.arange(99) / 2, "ward": "er", "dose": 1.0, "died": ["yes"] * 4 + ["no"] * 95})
-    with pytest.raises(InputError, match="has the class 'yes' in fewer than 5 rows"):
-        of("logistic", {"bonn": few}, spying)
+    for named in ({}, {"labels": {"yes": "yes", "no": "no"}}):
+        with pytest.raises(
+            InputError, match="The 99 complete rows have 4 with died = yes: a site needs 5 of each value of 'died'"
+        ):
+            fit("logistic", {"bonn": few}, "died", network=spying, recode=named)
+    with pytest.raises(InputError, match="have one value of 'died' only"):
+        of("logistic", {"bonn": few.assign(died="no")}, spying)
     assert len(sent) == 1
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_a_site_without_an_estimate_of_its_own_takes_part(nodes: int) -> None:
+    frames = {name: frame[["age", "ward", "died"]].dropna() for name, frame in [*hospitals().items()][:nodes]}
+    name, frame = [*frames.items()][-1]
+    frames[name] = frame.assign(died=frame.died.where(frame.ward != "icu", "yes"))  # separated there
+
+    def work(network: Network) -> Fit:
+        return fit("logistic", {"own": frames[[*frames][network.rank]]}, "died", network=network)
+
+    found = run_threads(dnasa.topology.complete(nodes), work)[0]
+    estimates = found.sites.coefficient.to_numpy().reshape(nodes, -1)
+    assert np.isnan(estimates).any(1).tolist() == [False] * (nodes - 1) + [True]
+    assert np.isfinite(found.table.coefficient).all()
 
 
 def test_messy_tables_are_recoded_first_and_a_dry_run_sends_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +193,7 @@ def test_sites_send_sums_at_shared_points_and_their_own_estimates() -> None:
 
     found = run_threads(dnasa.topology.complete(3), work)[0]
     alone = found.sites[["coefficient", "standard_error"]][:3]
-    np.testing.assert_allclose(sent[-1][0], alone.to_numpy().ravel(), rtol=1e-9)
+    np.testing.assert_allclose(sent[-1][0], [*alone.to_numpy().ravel(), *[1] * 6], rtol=1e-9)
     assert not sent[-1][1:].any()
     for sums in sent[:-1]:
         assert len(sums) in (1, 3)  # of all sites, or of all but one

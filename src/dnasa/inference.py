@@ -175,18 +175,26 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int
         for words in (pd.Series(to_words(rows.inputs[name])) for name in texts):
             rows = rows.take(np.flatnonzero(words.map(words.value_counts()) >= min_count))
     check_rare_numbers(rows, min_count)
+    of_values = rows.labels.value_counts()  # exact: a summary counts 1 to 4 rows as 5
+    if kind in ("logistic", "cox") and (len(of_values) < 2 or of_values.iloc[-1] < min_count):
+        fewest = f"{of_values.iloc[-1]} with {target} = {of_values.index[-1]!s:.40}"
+        raise _too_few(fewest if len(of_values) > 1 else f"one value of '{target}' only", count, target, min_count)
     summary = summarize(rows, none, TASKS[kind], min_count)._replace(name=site)
     positive = {"poisson": target, "cox": time}.get(kind)
     numbers = None if positive is None else to_numbers(positive, rows.inputs[positive])
     if numbers is not None and ((numbers < 0).any() or (kind == "poisson" and (numbers % 1).any())):
         raise InputError(f"Column '{positive}' must hold {'times' if time else 'counts, whole numbers'} from 0 on.")
-    events = [numbers.sum()] if numbers is not None and kind == "poisson" else summary.target.counts
-    if min(events, default=min_count) < min_count:
-        raise InputError(
-            f"A value of '{target}' has {min(events):g} complete rows or events: a site needs {min_count}, "
-            "or takes no part: leave its table out of the folder."
-        )
+    if kind == "poisson" and numbers is not None and numbers.sum() < min_count:
+        raise _too_few(f"{numbers.sum():g} events", count, target, min_count)
     return Table(summary, rows, numbers, before - count, sentinel_warnings(rows))
+
+
+def _too_few(what: str, rows: int, target: str, min_count: int) -> InputError:
+    return InputError(
+        f"The {rows:,} complete rows have {what}: a site needs {min_count} of each value of '{target}', or takes "
+        "no part (leave its table out of the folder).",
+        "too few rows of a value of the target",
+    )
 
 
 def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network, recode: Recode | None, min_count: int) -> Fit:
@@ -239,14 +247,16 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
     if len(counts) > 1:
         others = ~np.eye(len(counts), dtype=bool)
         without = maximize(partial(sums, others), np.repeat(found.place[None], len(counts), 0))
-        alone = np.zeros((len(counts), len(models), 2 * d))
+        alone = np.zeros((len(counts), len(models), 4 * d))  # estimates, and whether there are any
         for place, (node, model) in enumerate(zip(network.local_nodes, models, strict=True)):
             (own_fit,) = maximize(lambda points, model=model: model(points[0])[None], start)  # type: ignore[misc]
-            alone[node, place] = design.estimate(own_fit, int(counts[node]))[ESTIMATE].to_numpy().ravel()
+            estimates = design.estimate(own_fit, int(counts[node]))[ESTIMATE].to_numpy().ravel()
+            alone[node, place] = np.concatenate([np.nan_to_num(estimates), np.isfinite(estimates)])
         frames = []
         for summary, own, point in zip(summaries, network.mean(alone) * network.nodes, without, strict=True):
             rest = design.estimate(point, int(counts.sum()) - summary.rows)[ESTIMATE].add_suffix("_without")
-            frame = pd.DataFrame(own.reshape(d, 2), columns=ESTIMATE).join(rest)
+            estimates = np.where(own[2 * d :].round() == 1, own[: 2 * d], np.nan).reshape(d, 2)
+            frame = pd.DataFrame(estimates, columns=ESTIMATE).join(rest)
             frames.append(frame.assign(site=summary.name, rows=summary.rows, input=design.names))
         by_site = pd.concat(frames, ignore_index=True)[BY_SITE]
         table = table.join(_over_sites(by_site), on="input")

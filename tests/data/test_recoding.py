@@ -139,9 +139,11 @@ def test_a_number_far_from_all_others_is_named() -> None:
     frame["change"] = rng.normal(0, 1, 200).round(1) - 1  # has -1, 0 and negative numbers
     frame.loc[7, ["bmi", "crp", "visits"]] = 0, -1, -1
     frame.loc[8, "crp"] = -1
+    frame["icu"] = np.where(np.arange(200) < 3, 9, np.arange(200) % 2)
     assert [sentence[:32] for sentence in data.from_frame(frame, "died").warnings] == [
         "Column 'bmi' has 0 in 1 rows, fa",
         "Column 'crp' has -1 in 2 rows, f",
+        "Column 'icu' has 9 in 3 rows, fa",
     ]
 
 
@@ -150,6 +152,7 @@ def test_a_number_far_from_all_others_is_named() -> None:
     [
         ({"unit": {}}, "unit is not known. A file of --recode has the sections"),
         ({"units": {"age": {"factor": "x"}}}, "units.age.factor must be a number. A file"),
+        ({"units": {"age": {"factor": 0}}}, "units must have factors other than 0. A file"),
         ({"units": {"sex": {"factor": 2}}}, "berlin.csv: Column 'sex' must hold numbers; row 1 has"),
         ({"columns": {"alter": "Age"}}, "berlin.csv has neither column 'alter' and 'Age'"),
         ({"missing": {"alter": [9]}}, "berlin.csv has no column 'alter', which the file of --recode names"),

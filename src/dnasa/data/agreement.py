@@ -14,9 +14,9 @@ from dnasa.data.columns import MISSING, drop_remedy
 from dnasa.data.encoding import are_positions
 from dnasa.data.summaries import Column, Moments, Summary
 
-LABELS = "as with --labels no=0,yes=1, which maps labels and names the classes"
+LABELS = "with --labels no=0,yes=1, which maps labels and names the classes, or site by site with --recode"
 FAR = 2.5  # standard deviations
-SURPRISING = 30  # rows: a constant column of which so many should differ
+SURPRISING = 10  # rows: a constant column of which so many should differ
 CLOSE = 0.2  # shares of a class
 FOREIGN = 0.9  # the share of rows whose categories no other site has
 OUTLYING = 100  # times the deviation of the others

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 import pandas as pd
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from dnasa.core import InputError
 from dnasa.data.columns import MISSING, first_row, to_numbers, to_words
@@ -25,6 +25,13 @@ class Recode(BaseModel):
     categories: dict[str, dict[str, Word]] = {}  # of a column, a spelling: the one that all sites use
     labels: dict[str, Word] = {}  # a label of the target: its class
     sites: dict[str, "Recode"] = {}  # what applies at one site only
+
+    @field_validator("units")
+    @classmethod
+    def _no_zero(cls, units: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        if any(unit.get("factor") == 0 for unit in units.values()):
+            raise ValueError("must have factors other than 0")
+        return units
 
     def at(self, site: str) -> "Recode":
         """What applies at a site: what is for all, and its own."""

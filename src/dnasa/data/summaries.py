@@ -266,7 +266,7 @@ def _usual_gap(value: float, others: np.ndarray) -> float:
     width, several = float(np.ptp(others)) or np.inf, len(np.unique(others)) > FEW_VALUES
     if value in (0, -1, -9) and several and others.min() >= 0:
         return 0 if value else NEAR * width
-    if SENTINEL.fullmatch(f"{value:.10g}") and value not in (0, -1):
+    if (SENTINEL.fullmatch(f"{value:.10g}") and value not in (0, -1)) or np.isin(others, (0, 1)).all():
         return width
     return FAR * width if several else np.inf
 
@@ -361,7 +361,7 @@ def _summarize_target(rows: Rows, test: pd.Series, task: str | None, min_count: 
         word, few = classes[int(rare.argmax())], f"fewer than {min_count} rows"
         raise InputError(
             f"Column '{name}' has the class '{word!s:.40}' in {few}: correct it, map it with --labels "
-            f"{shlex.quote(f'{word}=OTHER')}, or name all classes with --labels. Numbers may need --task regression.",
+            f"{shlex.quote(f'{word}=OTHER')}, or name all classes with --labels. Numbers to predict need a regression.",
             f"a class of {few}",
         )
     counts = np.bincount(places[: len(train)], minlength=len(values))

@@ -293,7 +293,7 @@ def _check_record(problem: "Problem", network: Network, options: RunOptions) -> 
 def _node_weights(weights: Sequence[float] | str | None, nodes: int, rows: np.ndarray | None) -> np.ndarray | None:
     if weights is None:
         return None
-    each = rows if weights == "rows" else weights
+    each = rows if isinstance(weights, str) and weights == "rows" else weights
     if each is None or isinstance(each, str):
         raise InputError(
             f"node_weights must be a positive number for each node, or 'rows' where nodes have rows; not '{weights}'."

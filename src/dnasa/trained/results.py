@@ -18,6 +18,7 @@ from dnasa.trained.evaluation import EDGES, REGRESSION_SUMS, Cells, Evaluation, 
 MOST = 16  # classes of a confusion matrix that is printed
 WHOLE = "test rows", "events", "training rows", "missing"  # measures that are counts
 FLOOR = -0.02  # of a decision curve
+SAME = 1.01  # times the Brier score of the event rate, which noise may add
 PERFECT = 0.9995  # an AUC that is printed as 1.000
 FEW = 10  # events, below which the AUC has no interval
 GROUPS = 10  # points of a calibration curve
@@ -238,7 +239,7 @@ def shortcomings(evaluation: Evaluation) -> list[str]:
     brier = sum(part.sums["brier"] for part in parts) / rows
     if len(evaluation.names) == 2 and auc(*pair(parts, 0))[1] > PERFECT:
         return ["The model separates the classes perfectly: does a column tell the target, under another name or as a code?"]
-    if brier <= least:
+    if brier <= SAME * least:
         return []
     what = "the share of events alone" if len(evaluation.names) == 2 else "the shares of the classes alone"
     return [f"{worse} {what} (Brier score {brier:.3f}, {least:.3f})."]
