@@ -136,7 +136,8 @@ def test_the_figure_has_a_panel_for_each_cell_with_the_numbers_of_its_csv(
     for axis, graph in zip(panels, ("ring", "complete"), strict=True):
         rows = drawn[(drawn.graph == graph) & (drawn.rule == "dsgd")]
         shown = [[*line.get_ydata()] for line in data_lines(axis)]
-        assert rows["mean"].tolist() in shown
+        inside = rows["mean"].where(rows["mean"].between(*axis.get_ylim()) | (kind == "curves")).tolist()
+        assert any(np.array_equal(inside, line, equal_nan=True) for line in shown)
     colors = [{line.get_label(): line.get_color() for line in data_lines(axis)} for axis in panels]
     assert all(colors[1][name] == color for name, color in colors[0].items() if not name.startswith("_"))
 

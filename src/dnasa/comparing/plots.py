@@ -188,12 +188,21 @@ def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
         if axis.get_xlim()[1] >= 10_000:  # 20k, 100M
             axis.xaxis.set_major_formatter(EngFormatter(sep=""))
         narrow = axis.get_window_extent().width < NARROW * axis.figure.dpi
-        axis.xaxis.set_major_locator(MaxNLocator(3 if narrow else 5, steps=TICKS))
+        axis.xaxis.set_major_locator(MaxNLocator(3 if narrow else 5, steps=TICKS, min_n_ticks=3))
     with np.errstate(invalid="ignore"):
         positive = any((np.asarray(line.get_ydata(), dtype=float) > 0).any() for line in axis.get_lines())
     if log and positive:
         axis.set_yscale("log", nonpositive="mask")  # a zero would be a vertical line to the lower edge
-        name_decades(axis.yaxis)
+    name_ticks(axis)
+
+
+def name_ticks(axis: "Axes") -> None:
+    """At least three ticks on a linear vertical axis; names of those of a logarithmic one."""
+    from matplotlib.ticker import MaxNLocator
+
+    if axis.get_yscale() == "log":
+        return name_decades(axis.yaxis)
+    axis.yaxis.set_major_locator(MaxNLocator("auto", steps=TICKS, min_n_ticks=3))
 
 
 def name_decades(axis: Any) -> None:
@@ -205,8 +214,8 @@ def name_decades(axis: Any) -> None:
     def name(value: float, _: Any) -> str:
         low, high = sorted(axis.get_view_interval())
         digit = f"{value:e}"[0]
-        if PLAIN[0] <= low and high <= PLAIN[1] and high < 50 * low:
-            return f"{value:g}" if digit in "125" or high < 5 * low else ""
+        if PLAIN[0] <= low and high <= PLAIN[1] and high < (1000 if axis.axis_name == "y" else 50) * low:
+            return f"{value:g}" if digit in ("125" if high < 50 * low else "15") or high < 5 * low else ""
         return power(value) if digit == "1" else ""
 
     axis.set_major_formatter(name)
