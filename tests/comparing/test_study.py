@@ -112,8 +112,8 @@ def test_a_table_counts_diverged_runs(tmp_path: Path) -> None:
     file.write_text(LEAST + graphs + 'rules = ["dsgd:constant", "dnasa"]\netas = [1e300]\n')
     report = report_of(file, tmp_path / "a")
     assert report.tables()["least_squares", ""].iloc[0, 1:].unique().tolist() == ["diverged (1 of 1)"]
-    assert report.latex().count("& --") == 8 - 4  # D-NASA does not diverge
-    assert report.latex().count("--: a run diverged.") == 1
+    assert report.latex().count("& diverged") == 8 - 4  # D-NASA does not diverge
+    assert "--:" not in report.latex()
     assert "Average ranks" in " ".join(report.notes())
     file.write_text(LEAST + graphs + 'rules = ["dsgd:constant", "dsgt:constant"]\netas = [1e300]\n')
     assert "Average ranks" not in " ".join(report_of(file, tmp_path / "b").notes())
