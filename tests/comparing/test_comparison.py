@@ -272,11 +272,41 @@ def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results
     assert mark.get_marker() == data_lines(axis)[0].get_marker()
     assert drawing.DIVERGED in [text.get_text() for text in axis.texts]
     assert 0.2 < axis.get_ylim()[0] < 0.9
+    np.testing.assert_array_equal(data_lines(axis)[0].get_ydata(), [0.9, 0.92, np.nan, np.nan, np.nan])
+    assert [*np.ravel(axis.collections[0].get_linewidth())[:3]] == [1, 1, 0]  # no bar where there is no point
     assert [text.get_text() for text in axis.get_xticklabels()] == ["0.1", "1", "3", "10", "30"]
     signs = [drawing.CHOSEN, drawing.MARKS, drawing.WORSE]
     assert drawing.signs(table, "test_accuracy") == [drawing.BARS, *signs]
     assert drawing.signs(table[table.eta <= 1], "test_accuracy") == [drawing.BARS, drawing.CHOSEN]
     assert plots.rendered(figure, "png")
+
+
+@pytest.mark.pictures
+def test_a_method_that_diverged_does_not_stretch_the_axis_which_has_three_ticks() -> None:
+    values = {"dsgd": [0.1, 0.3, 0.4, np.nan], "dnasa": [0.1, 0.9, 0.94, 0.95]}
+    rows = [
+        {"rule": rule, "schedule": "constant", "eta": 1.0, "seed": 0, "step": step, "test_accuracy": value, "consensus": value}
+        for rule, some in values.items()
+        for step, value in enumerate(some)
+    ]
+    table = curves(pd.DataFrame(rows), "test_accuracy")
+    (axis,) = drawing.figure_of_curves(table, ["step"], "test_accuracy").axes
+    low, high = axis.get_ylim()
+    assert 0.8 < low < 0.9
+    assert sum(low <= tick <= high for tick in axis.get_yticks()) >= 3
+    assert drawing.signs(table, "test_accuracy") == [drawing.MARKS, drawing.WORSE]
+
+
+@pytest.mark.pictures
+def test_panels_of_a_problem_have_the_same_scale() -> None:
+    figure, axes = plots.panel_list(3, 3)
+    for axis, worst in zip(axes, (3.0, 50.0, 3.0), strict=True):
+        axis.plot([0, 1], [worst, 1.0])
+        plots.finish(axis, "step", "test loss", log=worst > 10)
+        drawing.focus(axis, np.array([1.0, worst]))
+    drawing.finish_panels(figure, axes, problems=["a", "a", "b"])
+    assert [axis.get_yscale() for axis in axes] == ["log", "log", "linear"]
+    assert axes[0].get_ylim() == axes[1].get_ylim()
 
 
 @pytest.mark.pictures

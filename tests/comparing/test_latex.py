@@ -45,13 +45,14 @@ def test_single_seeds_have_no_spread_and_lost_runs_no_number() -> None:
     table = rows([0.5, 0.4], nothing, runs=1, difference_low=nothing, difference_high=nothing)
     assert cells("test_accuracy", table) == [r"\textbf{50.00}", "40.00"]
     table = rows([0.5, np.nan, np.nan], [0.1, np.nan, np.nan], diverged=[0, 2, np.nan], difference_low=np.nan)
-    assert cells("test_accuracy", table)[1:] == ["--", "--"]
+    assert cells("test_accuracy", table)[1:] == ["diverged", "--"]
 
 
 def test_intervals_are_those_of_the_others_and_stepsizes_at_an_edge_have_a_dagger() -> None:
     table = rows([0.9684, 0.9666], [0.0016, 0.0056], difference=[0.0, -0.0018])
     assert latex.intervals("test_accuracy", table) == ["best", "$-$0.18 [$-$2.00, +1.00]"]
     assert latex.numbers("1.5e-09 ± 2e-10") == r"$1.5 \cdot 10^{-9}$ $\pm$ $2 \cdot 10^{-10}$"
+    assert latex.numbers("1e+06") == "$10^{6}$"
     choice = pd.DataFrame({"eta": [0.03, 1.0, np.nan], "edge": ["smallest", "", ""]})
     assert latex.stepsizes(choice) == [r"0.03$^\dagger$", r"1\phantom{$^\dagger$}", r"--\phantom{$^\dagger$}"]
 

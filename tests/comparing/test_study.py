@@ -112,8 +112,8 @@ def test_a_table_counts_diverged_runs(tmp_path: Path) -> None:
     file.write_text(LEAST + graphs + 'rules = ["dsgd:constant", "dnasa"]\netas = [1e300]\n')
     report = report_of(file, tmp_path / "a")
     assert report.tables()["least_squares", ""].iloc[0, 1:].unique().tolist() == ["diverged (1 of 1)"]
-    assert report.latex().count("& --") == 8 - 4  # D-NASA does not diverge
-    assert report.latex().count("--: a run diverged.") == 1
+    assert report.latex().count("& diverged") == 8 - 4  # D-NASA does not diverge
+    assert "--:" not in report.latex()
     assert "Average ranks" in " ".join(report.notes())
     file.write_text(LEAST + graphs + 'rules = ["dsgd:constant", "dsgt:constant"]\netas = [1e300]\n')
     assert "Average ranks" not in " ".join(report_of(file, tmp_path / "b").notes())
@@ -136,7 +136,8 @@ def test_the_figure_has_a_panel_for_each_cell_with_the_numbers_of_its_csv(
     for axis, graph in zip(panels, ("ring", "complete"), strict=True):
         rows = drawn[(drawn.graph == graph) & (drawn.rule == "dsgd")]
         shown = [[*line.get_ydata()] for line in data_lines(axis)]
-        assert rows["mean"].tolist() in shown
+        inside = rows["mean"].where(rows["mean"].between(*axis.get_ylim()) | (kind == "curves")).tolist()
+        assert any(np.array_equal(inside, line, equal_nan=True) for line in shown)
     colors = [{line.get_label(): line.get_color() for line in data_lines(axis)} for axis in panels]
     assert all(colors[1][name] == color for name, color in colors[0].items() if not name.startswith("_"))
 

@@ -146,7 +146,11 @@ def test_a_rule_always_has_its_color_dash_and_marker(name: str, monkeypatch: pyt
         assert [*others] == [plots.styles([rule])[0] for rule in own]
         first, second = plots.styles(["dsgd", "dsgd"])
     assert first["color"] == second["color"]
-    assert (first["linestyle"], first["marker"]) != (second["linestyle"], second["marker"])
+    assert first["linestyle"] != second["linestyle"]
+    for many in (["dsgd", "dsgt", "dsgt", "gt_adam"], [*built_in, *["dsgd", "mine"] * 3], [f"custom {i}" for i in range(14)]):
+        assert len({(str(look["linestyle"]), look["marker"]) for look in plots.styles(many)}) == len(many)
+    assert len({look["marker"] for look in plots.styles(["dsgd", "dsgt", "dsgt", "gt_adam"])}) == 4
+    assert looks["gt_adam"]["linestyle"] != looks["qg_dsgdm"]["linestyle"]  # almost the same grey
     assert len({look["color"] for look in looks.values()}) == len(built_in)
     assert len({(str(look["linestyle"]), look["marker"]) for look in looks.values()}) == len(built_in)  # in grey
     assert max(lightness(look["color"]) for look in [*looks.values(), *others]) < 80  # on white

@@ -82,7 +82,9 @@ def save_results(
         files |= {name: write().encode() for name, write in latex.items()}
     files["table.csv"] = table.to_csv(index=False).encode()
     own = OwnFiles(folder)
-    for name in own.names() & (RESULTS - {*files}):
+    for name in (old := sorted(own.names() & (RESULTS - {*files}))):
         own.remove(name)
+    if old:
+        print_line(f"Removed, since of an earlier call: {', '.join(old)}.")
     own.save(files)
     print_line(f"Saved {', '.join(files)} and all runs in {folder}.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -18,6 +19,9 @@ __all__ = ["Comparison"]
 
 # columns that curves have
 AXES = {"steps": "step", "epochs": "epochs", "samples": "samples", "bytes": "mb_per_node", "clock": "clock_seconds"}
+
+
+EMPTY = latex.MEGABYTES, latex.INTERVAL  # have no numbers of what diverged
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,9 @@ class Comparison:
             chosen = "not tuned"
             if len(grid) > 1:
                 at_edge = f" ({row.edge} tried)" if row.edge else ""
-                chosen = tables.number(self.selection.metric, row.value, 4) + at_edge
+                chosen = (
+                    tables.number(self.selection.metric, row.value, 4) + at_edge if abs(row.value) < inf else tables.DIVERGED
+                )
             cells = {
                 "method": label(row.rule, row.schedule),
                 "stepsize": row.schedule if pd.isna(row.eta) else f"{row.eta:.3g}",
@@ -166,10 +172,11 @@ class Comparison:
             summary = self.summary(metric)
             columns[latex.heading(metric)] = latex.results(metric, summary)
             if metric == self.metric and amounts_differ(self.sent()):
-                columns[latex.MEGABYTES] = latex.sent(self.sent())
+                sent = zip(latex.sent(self.sent()), summary["mean"].isna(), strict=True)
+                columns[latex.MEGABYTES] = [latex.NOTHING if diverged else amount for amount, diverged in sent]
             if metric == self.metric and summary.difference_low.notna().any():
                 columns[latex.INTERVAL] = latex.intervals(metric, summary)
-        missing = ["a run diverged"] if self.reported().diverged.any() else []
+        missing = ["a run diverged"] if any(latex.NOTHING in columns.get(name, ()) for name in EMPTY) else []
         caption = latex.caption(self.metric, title, len(self.selection.reported), columns, self.choice, missing)
         return latex.table(columns, caption, name, self.notes())
 

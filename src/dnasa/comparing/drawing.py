@@ -9,7 +9,17 @@ import numpy as np
 import pandas as pd
 
 from dnasa.comparing import plots
-from dnasa.comparing.plots import axis_name, drawable, finish, legend_below, name_decades, names_of, panel_list, shown
+from dnasa.comparing.plots import (
+    axis_name,
+    drawable,
+    finish,
+    legend_below,
+    name_decades,
+    name_ticks,
+    names_of,
+    panel_list,
+    shown,
+)
 from dnasa.comparing.statistics import METHOD, VARIANT
 from dnasa.comparing.style import current
 from dnasa.problems.metrics import larger_is_better
@@ -29,7 +39,7 @@ AXES = {
 DIVERGED = "diverged"
 BARS, BANDS = "bars: range over the seeds", "bands: range over the seeds"
 MARKS = "markers above the axis: a run diverged"
-WORSE = "lines leave the axis where results are far worse"
+WORSE = "far worse results are off the axis"
 CHOSEN = "circles: chosen stepsizes"
 NUMBERS = ["mean", "low", "high"]
 MARGIN = 0.05  # of the values, above and below them
@@ -58,16 +68,11 @@ def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: 
     if is_wide([rows[x].max() for _, rows in lines if not rows.diverged.any()]):
         axis.set_xscale("log", nonpositive="mask")  # one method sends far more than another
         name_decades(axis.xaxis)
-    known = _within_reach(table, lines, metric)
+    known = _of_limits(table, x, metric)
     finish(axis, AXES.get(x, x), axis_name(metric), log=not larger_is_better(metric) and is_wide(known))
     places = table[x][table[x] > 0]
     if len(places):
         axis.set_xlim(*((places.min() / 1.1, places.max() * 1.1) if axis.get_xscale() == "log" else (0, places.max())))
-    if axis.get_yscale() == "linear":
-        later = [rows[NUMBERS[:1]][rows[x] >= FIRST * rows[x].max()] for _, rows in lines]
-        ends = [rows[NUMBERS].dropna().tail(1) for _, rows in lines]
-        near = known[known.index.isin(pd.concat([*later, *ends]).stack().index)]
-        known = near if len(near) else known
     focus(axis, known)
     _name_marks(axis)
 
@@ -75,8 +80,8 @@ def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: 
 def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineStyles | None = None) -> None:
     """Draw a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
-    Rules that need no stepsize are horizontal lines. Lines leave the axis where results are far worse than the best of each
-    rule. Where a run diverged, the rule's marker is above the axis. Stepsizes that the table says are chosen are circled.
+    Rules that need no stepsize are horizontal lines. Results that are far worse than the best of each rule are off the
+    axis. Where a run diverged, the rule's marker is above the axis. Stepsizes that the table says are chosen are circled.
     """
     table = shown(table).assign(eta=drawable(table.eta.astype(float)))
     lines = _lines(table, METHOD)
@@ -86,8 +91,8 @@ def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineS
         if rows.eta.isna().all():
             axis.axhline(rows["mean"].iloc[0], **(look | {"marker": ""}))
             continue
-        (line,) = axis.plot(rows.eta, rows["mean"], ms=current().marker, **look)
-        axis.vlines(rows.eta, rows.low, rows.high, color=look["color"], linewidth=1)
+        (line,) = axis.plot(rows.eta, rows["mean"], ms=current().marker, gid="points", **look)
+        axis.vlines(rows.eta, rows.low, rows.high, color=look["color"], linewidth=1, gid="points")
         if "chosen" in rows:
             chosen = rows[rows.chosen.astype(bool)]
             circle: Any = {"marker": "o", "ms": 2.7 * current().marker, "mfc": "none", "clip_on": False, "in_layout": False}
@@ -115,6 +120,19 @@ def _within_reach(table: pd.DataFrame, lines: Lines, metric: str) -> pd.Series:
         return numbers
     last = [rows["mean"].iloc[-1] for _, rows in lines if not rows.diverged.any() and rows["mean"].iloc[-1] > 0]
     return numbers[numbers <= GROWN * max(min(last, default=0), *first)]
+
+
+def _of_limits(table: pd.DataFrame, x: str, metric: str) -> pd.Series:
+    """The numbers of curves that the axis ends at: not of methods that diverged; on a linear axis, not of the first steps."""
+    lines = _lines(table, VARIANT)
+    lines = [(variant, rows) for variant, rows in lines if not rows.diverged.any()] or lines
+    known = _within_reach(pd.concat([rows for _, rows in lines]), lines, metric)
+    if is_wide(known) and not larger_is_better(metric):
+        return known
+    later = [rows[NUMBERS[:1]][rows[x] >= FIRST * rows[x].max()] for _, rows in lines]
+    ends = [rows[NUMBERS].dropna().tail(1) for _, rows in lines]
+    near = known[known.index.isin(pd.concat([*later, *ends]).stack().index)]
+    return near if len(near) else known
 
 
 def _worth_showing(table: pd.DataFrame, metric: str) -> pd.Series:
@@ -176,10 +194,21 @@ def figure_of_curves(table: pd.DataFrame, columns: Sequence[str], metric: str) -
 def signs(table: pd.DataFrame, metric: str) -> list[str]:
     """What the signs in a figure of these curves or stepsizes mean, for its caption."""
     of_curves = "step" in table
-    known = _within_reach(table, _lines(table, VARIANT), metric) if of_curves else _worth_showing(table, metric)
-    beyond = len(known) < table[NUMBERS].count().sum()
+    known = _of_limits(shown(table), "step", metric) if of_curves else _worth_showing(table, metric)
+    later = (table[table.step >= FIRST * table.step.max()] if of_curves else table)["mean"].dropna()
+    beyond = not later.between(known.min(), known.max()).all()
     found = {BANDS if of_curves else BARS: table.runs.max() > 1, CHOSEN: not of_curves}
     return [sign for sign, applies in (found | {MARKS: table.diverged.any(), WORSE: beyond}).items() if applies]
+
+
+def _hide_beyond(axis: "Axes") -> None:
+    """Draw neither bars of stepsizes whose results are off the axis nor lines to them, which would look like bars."""
+    lines = [line for line in axis.lines if line.get_gid() == "points"]
+    for line, bar in zip(lines, [part for part in axis.collections if part.get_gid() == "points"], strict=True):
+        mean = np.asarray(line.get_ydata(), dtype=float)
+        inside = (mean >= axis.get_ylim()[0]) & (mean <= axis.get_ylim()[1])
+        line.set_ydata(np.where(inside, mean, np.nan))
+        bar.set_linewidth([float(there) for there in inside])
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
@@ -195,15 +224,17 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
         points = axis.get_window_extent().width / axis.figure.dpi * 72
         letters = int(points / (0.5 * current().font))
         entitle(axis, fill(title, max(10, letters)).replace(",\n", "\n"))
-    kinds = [
-        (axis.get_ylabel(), axis.get_yscale(), problem)
-        for axis, problem in zip(axes, problems or [""] * len(axes), strict=True)
-    ]
+    kinds = [(axis.get_ylabel(), problem) for axis, problem in zip(axes, problems or [""] * len(axes), strict=True)]
     for kind in dict.fromkeys(kinds):
         alike = [axis for axis, own in zip(axes, kinds, strict=True) if own == kind]
         limits = np.array([axis.get_ylim() for axis in alike])
+        scale = "log" if any(axis.get_yscale() == "log" for axis in alike) and limits.min() > 0 else "linear"
         for axis in alike:
+            if axis.get_yscale() != scale:
+                axis.set_yscale(scale, **({"nonpositive": "mask"} if scale == "log" else {}))
+                name_ticks(axis)
             axis.set_ylim(limits[:, 0].min(), limits[:, 1].max())
+            _hide_beyond(axis)
     places = [(spec.rowspan.start, spec.colspan.start) for axis in axes if (spec := axis.get_subplotspec())]
     for (axis, here), (other, there) in product(zip(axes, places, strict=True), repeat=2):
         if there[0] == here[0] and there[1] < here[1] and other.get_ylabel() == axis.get_ylabel():

@@ -70,7 +70,8 @@ def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> li
     for (_, row), is_bold in zip(rows.iterrows(), bold, strict=True):
         mean, sign, spread = tables.with_spread(metric, row, form).removesuffix(" %").partition(" ± ")
         cell = rf"\textbf{{{numbers(mean)}}}" if is_bold else numbers(mean)
-        cells.append(NOTHING if pd.isna(row["mean"]) else cell + numbers(sign + spread))
+        missing = tables.DIVERGED if row.diverged > 0 else NOTHING
+        cells.append(missing if pd.isna(row["mean"]) else cell + numbers(sign + spread))
     return _with_daggers(cells, at_edge)
 
 
@@ -82,7 +83,7 @@ def intervals(metric: str, rows: pd.DataFrame) -> list[str]:
 
 
 def stepsizes(choice: pd.DataFrame) -> list[str]:
-    cells = [NOTHING if pd.isna(eta) else f"{eta:.3g}" for eta in choice.eta]
+    cells = [NOTHING if pd.isna(eta) else numbers(f"{eta:.3g}") for eta in choice.eta]
     return _with_daggers(cells, [bool(edge) for edge in choice.edge])
 
 
@@ -106,7 +107,8 @@ def text(words: str) -> str:
 
 def numbers(words: str) -> str:
     """Text with numbers such as 1.5e-09 in math."""
-    return re.sub(r"([\d.]+)e([+-]\d+)", lambda match: rf"${match[1]} \cdot 10^{{{int(match[2])}}}$", text(words))
+    found = re.sub(r"([\d.]+)e([+-]\d+)", lambda match: rf"${match[1]} \cdot 10^{{{int(match[2])}}}$", text(words))
+    return found.replace(r"$1 \cdot ", "$")
 
 
 def heading(metric: str) -> str:

@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from math import ceil
 from pathlib import Path
 from textwrap import fill
@@ -130,16 +131,21 @@ def _own_numbers(rules: Iterable[str]) -> dict[str, int]:
 
 
 def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
-    """Color, dash and marker of each line, always those of its rule; further lines of a rule have other dashes and markers."""
+    """Color, dash and marker of each line, always those of its rule; further lines of a rule have others that are free."""
     chosen, numbers = colors(rules), _own_numbers(rules)
     built_in = [name for name in dict.fromkeys([*reversed(COMPARED), *RULES]) if name in BUILT_IN]
-    looks = []
-    for i, rule in enumerate(rules):
-        again, is_own = rules[:i].count(rule), rule in numbers
-        number, markers = (numbers[rule], OWN_MARKERS) if is_own else (built_in.index(rule), MARKERS)
-        dash = DASHES[(number + number // len(MARKERS) + again) % len(DASHES)]
-        looks.append({"color": chosen[rule], "linestyle": dash, "marker": markers[(number + again) % len(markers)]})
-    return looks
+    pairs: dict[int, tuple[Any, str]] = {}
+    for i in sorted(range(len(rules)), key=lambda i: rules[i] in rules[:i]):
+        number, markers = (numbers[rules[i]], OWN_MARKERS) if rules[i] in numbers else (built_in.index(rules[i]), MARKERS)
+        shift = number // len(DASHES) if markers is OWN_MARKERS else 10 <= number < 18  # light greys have other dashes
+        pair = DASHES[(number + shift) % len(DASHES)], markers[number % len(markers)]
+        dashes, used = ([*column] for column in zip(*pairs.values(), strict=True)) if pairs else ([], [])
+        if pair in pairs.values():
+            free = [each for each in product(DASHES, markers) if each not in pairs.values()]
+            order = [(used.count(mark), dash == pair[0], dashes.count(dash)) for dash, mark in free]
+            pair = free[order.index(min(order))] if free else pair
+        pairs[i] = pair
+    return [{"color": chosen[rule], "linestyle": pairs[i][0], "marker": pairs[i][1]} for i, rule in enumerate(rules)]
 
 
 def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4) -> "tuple[Figure, np.ndarray]":
@@ -182,12 +188,21 @@ def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
         if axis.get_xlim()[1] >= 10_000:  # 20k, 100M
             axis.xaxis.set_major_formatter(EngFormatter(sep=""))
         narrow = axis.get_window_extent().width < NARROW * axis.figure.dpi
-        axis.xaxis.set_major_locator(MaxNLocator(3 if narrow else 5, steps=TICKS))
+        axis.xaxis.set_major_locator(MaxNLocator(3 if narrow else 5, steps=TICKS, min_n_ticks=3))
     with np.errstate(invalid="ignore"):
         positive = any((np.asarray(line.get_ydata(), dtype=float) > 0).any() for line in axis.get_lines())
     if log and positive:
         axis.set_yscale("log", nonpositive="mask")  # a zero would be a vertical line to the lower edge
-        name_decades(axis.yaxis)
+    name_ticks(axis)
+
+
+def name_ticks(axis: "Axes") -> None:
+    """At least three ticks on a linear vertical axis; names of those of a logarithmic one."""
+    from matplotlib.ticker import MaxNLocator
+
+    if axis.get_yscale() == "log":
+        return name_decades(axis.yaxis)
+    axis.yaxis.set_major_locator(MaxNLocator("auto", steps=TICKS, min_n_ticks=3))
 
 
 def name_decades(axis: Any) -> None:
@@ -199,8 +214,8 @@ def name_decades(axis: Any) -> None:
     def name(value: float, _: Any) -> str:
         low, high = sorted(axis.get_view_interval())
         digit = f"{value:e}"[0]
-        if PLAIN[0] <= low and high <= PLAIN[1] and high < 50 * low:
-            return f"{value:g}" if digit in "125" or high < 5 * low else ""
+        if PLAIN[0] <= low and high <= PLAIN[1] and high < (1000 if axis.axis_name == "y" else 50) * low:
+            return f"{value:g}" if digit in ("125" if high < 50 * low else "15") or high < 5 * low else ""
         return power(value) if digit == "1" else ""
 
     axis.set_major_formatter(name)

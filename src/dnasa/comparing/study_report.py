@@ -104,8 +104,7 @@ class StudyReport:
             columns[latex.text(self._place(cell).replace("_", " "))] = _latex_column(comparison, methods)
         choice = pd.concat([comparison.choice for _, comparison in cells])
         cell, comparison = cells[0]
-        missing = ["the graph does not suit the method"] * any(len(each.choice) < len(methods) for _, each in cells)
-        missing += ["a run diverged"] * any(each.reported().diverged.any() for _, each in cells)
+        missing = ["the network does not suit the method"] * any(len(each.choice) < len(methods) for _, each in cells)
         caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], columns, choice, missing)
         name = "-".join(filter(None, (self.study.name, source_name(cell.problem), cell.budget)))
         networks = latex.text(f"Networks: {_networks(cells)}.".replace("_", " "))

@@ -11,6 +11,7 @@ from dnasa.problems.metrics import in_percent
 
 __all__ = ["form", "metric_name", "notes", "number", "with_interval", "with_spread"]
 
+DIVERGED = "diverged"
 PLAIN = 1e6  # larger numbers have a power of ten
 ROUNDING = 1e-12  # of a result: smaller differences between seeds are those of the arithmetic
 
@@ -49,7 +50,7 @@ def form(metric: str, rows: "pd.DataFrame") -> str:
 def with_spread(metric: str, row: Any, form: str = "") -> str:
     """Mean ± standard deviation, or how many runs diverged; `row` is one of `statistics.over_seeds`."""
     if row.diverged > 0:
-        return f"diverged ({row.diverged:.0f} of {row.runs:.0f})"
+        return f"{DIVERGED} ({row.diverged:.0f} of {row.runs:.0f})"
     if isnan(row["mean"]):
         return "-"
     scale, unit = (100, " %") if in_percent(metric) else (1, "")
