@@ -281,15 +281,20 @@ def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results
     assert plots.rendered(figure, "png")
 
 
-@pytest.mark.pictures
-def test_a_method_that_diverged_does_not_stretch_the_axis_which_has_three_ticks() -> None:
-    values = {"dsgd": [0.1, 0.3, 0.4, np.nan], "dnasa": [0.1, 0.9, 0.94, 0.95]}
+def curves_of(values: dict[str, list[float]], metric: str) -> pd.DataFrame:
+    """One run of each rule, with these values at its steps."""
     rows = [
-        {"rule": rule, "schedule": "constant", "eta": 1.0, "seed": 0, "step": step, "test_accuracy": value, "consensus": value}
+        {"rule": rule, "schedule": "constant", "eta": 1.0, "seed": 0, "step": step, metric: value, "consensus": value}
         for rule, some in values.items()
         for step, value in enumerate(some)
     ]
-    table = curves(pd.DataFrame(rows), "test_accuracy")
+    return curves(pd.DataFrame(rows), metric)
+
+
+@pytest.mark.pictures
+def test_a_method_that_diverged_does_not_stretch_the_axis_which_has_three_ticks() -> None:
+    values = {"dsgd": [0.1, 0.3, 0.4, np.nan], "dnasa": [0.1, 0.9, 0.94, 0.95]}
+    table = curves_of(values, "test_accuracy")
     (axis,) = drawing.figure_of_curves(table, ["step"], "test_accuracy").axes
     low, high = axis.get_ylim()
     assert 0.8 < low < 0.9
@@ -314,12 +319,7 @@ def test_panels_of_a_problem_have_the_same_scale() -> None:
 @pytest.mark.parametrize("diverges", [False, True])
 def test_a_curve_that_blows_up_does_not_stretch_the_axis(wild: float, diverges: bool) -> None:
     values = {"dsgd": [85.0, wild, np.nan if diverges else wild], "dnasa": [85.0, 9.0, 1.0]}
-    rows = [
-        {"rule": rule, "schedule": "constant", "eta": 1.0, "seed": 0, "step": step, "test_loss": value, "consensus": value}
-        for rule, some in values.items()
-        for step, value in enumerate(some)
-    ]
-    table = curves(pd.DataFrame(rows), "test_loss")
+    table = curves_of(values, "test_loss")
     (axis,) = drawing.figure_of_curves(table, ["step"], "test_loss").axes
     low, high = axis.get_ylim()
     assert (axis.get_yscale(), 0.5 < low < 1, 85 < high < 850) == ("log", True, True)

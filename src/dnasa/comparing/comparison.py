@@ -19,9 +19,7 @@ __all__ = ["Comparison"]
 
 # columns that curves have
 AXES = {"steps": "step", "epochs": "epochs", "samples": "samples", "bytes": "mb_per_node", "clock": "clock_seconds"}
-
-
-EMPTY = latex.MEGABYTES, latex.INTERVAL  # have no numbers of what diverged
+EMPTY = latex.MEGABYTES, latex.INTERVAL  # columns without numbers where a run diverged
 
 
 @dataclass(frozen=True)

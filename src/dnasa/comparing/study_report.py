@@ -78,7 +78,7 @@ class StudyReport:
         nodes, steps = cell.settings["nodes"], cell.settings["steps"]
         length, links = f"{steps:,} steps", _links([pair for pair in self.cells if pair[0].budget == cell.budget])
         if cell.budget:
-            unit = f"predicted seconds ({links.lower()})".replace("mbit", "Mbit") if links else "bytes"
+            unit = f"predicted seconds ({links[0].lower()}{links[1:]})" if links else "bytes"
             length = f"at the {unit} that {length} of one array on a ring cost"
         return f"{self._source(cell)}: {nodes} nodes, {length}{quick}"
 

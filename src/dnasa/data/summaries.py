@@ -265,7 +265,7 @@ def _usual_gap(value: float, others: np.ndarray) -> float:
     """The largest gap between the least or largest number of a column and the others that is no surprise."""
     width, several = float(np.ptp(others)) or np.inf, len(np.unique(others)) > FEW_VALUES
     if value in (0, -1, -9) and several and others.min() >= 0:
-        return 0 if value else NEAR * width
+        return NEAR * width if value == 0 else 0
     if (SENTINEL.fullmatch(f"{value:.10g}") and value not in (0, -1)) or np.isin(others, (0, 1)).all():
         return width
     return FAR * width if several else np.inf

@@ -16,7 +16,7 @@ Maker = TypeVar("Maker", bound=Callable[..., Rule])
 CUSTOM = "custom"  # the schedule of an eta that is a function of t, and of a rule that has its schedules inside
 DEFAULT_RULE = "dnasa"  # of the command line and the estimators, and of `solve` with noise; it needs no stepsize
 FULL_GRADIENT_RULE = "adgt"  # the default of `solve` without noise
-# of `train --epsilon` with hidden layers: clipped gradients are at most 1, so no task needs another eta
+# of `train --epsilon` with hidden layers: a row counts as at most 1, so no task needs another eta
 PRIVATE_METHOD: dict[str, Any] = {"rule": "dsgd", "schedule": "cosine", "eta": 1.0}
 COMPARED = ("dsgd", "dsgt", "dasagt", "adanasa", "dnasa")  # by default
 
