@@ -1,12 +1,14 @@
 """Fine-tune a residual net on CIFAR-10: the largest fall in 50 steps and the change after 200, in points.
 
-python experiments/finetuning.py cuda           # group norm
-python experiments/finetuning.py cuda batch     # batch norm
-python experiments/finetuning.py cuda fixed     # batch norm that keeps the statistics of the pretraining
-python experiments/finetuning.py cpu small      # width 8, images of 16 x 16, batches of 16, 600 steps of pretraining
+python experiments/finetuning.py cuda                # group norm
+python experiments/finetuning.py cuda batch          # batch norm
+python experiments/finetuning.py cuda fixed          # batch norm that keeps the statistics of the pretraining
+python experiments/finetuning.py cpu small           # width 8, images of 16 x 16, batches of 16, 600 steps of pretraining
+python experiments/finetuning.py cuda partitions 0 1   # from scratch on these partitions: complete, few bytes, exact
 """
 
 import sys
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -63,7 +65,17 @@ def fall_and_change(accuracy: pd.Series) -> tuple[float, float]:
     return accuracy[0] - accuracy.loc[:50].min(), accuracy.iloc[-1] - accuracy[0]  # without loc, 50 rows
 
 
-def main(device: str, norm: str, small: bool) -> None:
+def from_scratch(problem: Callable[[str, int, Model], Supervised], model: Model, steps: int, seeds: list[int]) -> None:
+    """Few bytes against the complete graph, the limit for a given partition: the accuracy of each."""
+    few_bytes = [("complete", every, "feedback:2") for every in (5, 2)]
+    for graph, every, compress in [("complete", 1, None), *few_bytes, ("exact", 1, None)]:
+        for seed in seeds:
+            network = dnasa.connect(dnasa.topology.make(graph, NODES), "simulated", every=every, compress=compress)
+            run = dnasa.solve(problem("dirichlet(0.1)", seed, model), network, "adanasa", steps=steps, evaluate=steps)
+            print(graph, every, compress, seed, f"{100 * run.history.test_accuracy.iloc[-1]:.2f}", flush=True)
+
+
+def main(device: str, norm: str, small: bool, partitions: list[int]) -> None:
     cifar, widths, batch, pretrain, shift = load("cifar10"), (32, 64, 128), 32, 1500, 4
     tests: int | list[int] = 10
     if small:
@@ -77,6 +89,8 @@ def main(device: str, norm: str, small: bool) -> None:
 
     graph = dnasa.topology.exact(NODES)
     model: Model = partial(resnet, widths=widths, norm="group" if norm == "group" else "batch")
+    if partitions:
+        return from_scratch(problem, model, pretrain, partitions)
     first = problem("iid", 0, model)
     trained = dnasa.solve(first, graph, "adanasa", steps=pretrain, evaluate=pretrain)
     if norm == "fixed":
@@ -104,4 +118,5 @@ def main(device: str, norm: str, small: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], next((norm for norm in ("batch", "fixed") if norm in sys.argv), "group"), "small" in sys.argv)
+    norm = next((norm for norm in ("batch", "fixed") if norm in sys.argv), "group")
+    main(sys.argv[1], norm, "small" in sys.argv, [int(word) for word in sys.argv if word.isdigit()])

@@ -12,7 +12,7 @@ import pandas as pd
 from dnasa import rules
 from dnasa.comparing import style
 
-AFTER = ("AdaNASA with few bytes",)  # methods whose name is right of the point
+PLACES = {"AdaNASA": ("center", (0, 16)), "AdaNASA with few bytes": ("left", (10, -14))}  # of names not left of the point
 
 
 def draw(table: pd.DataFrame, path: str) -> None:
@@ -22,11 +22,8 @@ def draw(table: pd.DataFrame, path: str) -> None:
         color = rules.RULES["adanasa"].color if name.startswith("AdaNASA") else "#444444"
         x, y = runs.bytes.mean(), runs.test_loss.mean()
         axes.plot(runs.bytes, runs.test_loss, "o" if len(runs) > 1 else "s", color=color, ms=7)
-        side, shift = ("left", 10) if name in AFTER else ("right", -10)
-        text = f"{name}, {y:.3f}"
-        axes.annotate(
-            text, (x, y), (shift, -14 if name in AFTER else 0), textcoords="offset points", ha=side, va="center", color=color
-        )
+        side, shift = PLACES.get(name, ("right", (-10, 0)))
+        axes.annotate(f"{name}, {y:.2f}", (x, y), shift, textcoords="offset points", ha=side, va="center", color=color)
     axes.set(xscale="log", xlim=(0.05, 50), ylim=(2.0, 3.2), xlabel="bytes per parameter, node and step", ylabel="test loss")
     axes.set_xticks([0.1, 1, 10], ["0.1", "1", "10"])
     figure.savefig(path, dpi=150)
