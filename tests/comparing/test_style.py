@@ -112,11 +112,24 @@ def test_printed_panels_have_whole_titles_and_nothing_overlaps() -> None:
     assert words.count(r"stepsize $\eta$") == 2  # below the lower panels
 
 
+TO_XYZ = np.array([[0.4339, 0.3762, 0.1899], [0.2126, 0.7152, 0.0722], [0.0177, 0.1094, 0.8729]])  # 1, 1, 1 is white
+
+
+def lab(color: str) -> np.ndarray:
+    """CIELAB, in which distances are those that are seen."""
+    rgb = np.array(to_rgb(color))
+    x, y, z = TO_XYZ @ np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    fx, fy, fz = (c ** (1 / 3) if c > 0.008856 else 7.787 * c + 16 / 116 for c in (x, y, z))
+    return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])
+
+
 def lightness(color: str) -> float:
-    """CIE L*, from 0 to 100: what remains in grey."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
-    y = float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
-    return 116 * y ** (1 / 3) - 16 if y > 0.008856 else 903.3 * y
+    """From 0 to 100: what remains in grey."""
+    return float(lab(color)[0])
+
+
+def distance(one: Any, other: Any) -> float:
+    return float(np.linalg.norm(lab(one) - lab(other)))
 
 
 def test_a_style_sets_size_and_looks_and_ends_with_its_context() -> None:
@@ -134,7 +147,7 @@ def test_a_style_sets_size_and_looks_and_ends_with_its_context() -> None:
 
 @pytest.mark.parametrize("name", ["screen", "paper"])
 def test_a_rule_always_has_its_color_dash_and_marker(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    built_in, own = sorted(BUILT_IN), ["mine", "clip:1+dsgd", "custom 1"]
+    built_in, own = sorted(BUILT_IN), ["mine", "clip:1+dsgt", "custom 2"]
     monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(color=None))
     on_screen = plots.styles(built_in)
     with style.context(name):
@@ -156,6 +169,23 @@ def test_a_rule_always_has_its_color_dash_and_marker(name: str, monkeypatch: pyt
     assert max(lightness(look["color"]) for look in [*looks.values(), *others]) < 80  # on white
     for key in ("color", "marker"):
         assert not {look[key] for look in others} & {look[key] for look in looks.values()}
+
+
+def test_rules_of_a_user_are_told_apart_from_the_default_rules_and_from_each_other() -> None:
+    found: dict[str, Any] = {}
+    for i in range(100):
+        (look,) = plots.styles([f"custom {i}"])
+        found[look["color"]] = look
+    own, common = [*found.values()], plots.styles(COMPARED)
+    assert len(own) == len(style.OWN_COLORS)
+    for key in ("linestyle", "marker"):
+        assert len({str(look[key]) for look in own}) == len(own)
+    for look in own:
+        assert min(distance(look["color"], other["color"]) for other in common) > 35
+        assert min(distance(look["color"], other["color"]) for other in own if other is not look) > 35
+        assert min(distance(look["color"], RULES[name].color) for name in BUILT_IN) > 20
+        grey = [lightness(other["color"]) for other in common if other["linestyle"] == look["linestyle"]]
+        assert all(abs(lightness(look["color"]) - each) > 15 for each in grey)
 
 
 @pytest.mark.parametrize(

@@ -134,10 +134,10 @@ def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
     """Color, dash and marker of each line, always those of its rule; further lines of a rule have others that are free."""
     chosen, numbers = colors(rules), _own_numbers(rules)
     built_in = [name for name in dict.fromkeys([*reversed(COMPARED), *RULES]) if name in BUILT_IN]
-    pairs: dict[int, tuple[Any, str]] = {}
+    pairs: dict[int, tuple[Any, Any]] = {}
     for i in sorted(range(len(rules)), key=lambda i: rules[i] in rules[:i]):
         number, markers = (numbers[rules[i]], OWN_MARKERS) if rules[i] in numbers else (built_in.index(rules[i]), MARKERS)
-        shift = number // len(DASHES) if markers is OWN_MARKERS else 10 <= number < 18  # light greys have other dashes
+        shift = markers is MARKERS and 10 <= number < 18  # light greys have other dashes
         pair = DASHES[(number + shift) % len(DASHES)], markers[number % len(markers)]
         dashes, used = ([*column] for column in zip(*pairs.values(), strict=True)) if pairs else ([], [])
         if pair in pairs.values():

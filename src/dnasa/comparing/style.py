@@ -19,9 +19,10 @@ COLUMN = 234 / POINTS  # inches, the width of a column in most journals
 NARROWEST, WIDEST = 2.0, 20.0
 TALLEST, PROPORTION = 3.0, 0.585  # a row of panels: in inches, and as a part of the figure's width
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
-MARKERS, OWN_MARKERS = "osD^vP*<>d", "Xph"  # of the built-in rules, and of others
-# of rules that are not built in: far from the colors of those that are
-OWN_COLORS = "#0000ff #ff22ff #4411aa #ff0077 #aa0099 #bb66ff #ff8877 #0077ff #00cc00 #aa1166".split()
+MARKERS: tuple[Any, ...] = (*"osD^vP*<>d",)
+OWN_MARKERS: tuple[Any, ...] = (*"Xph+x", (5, 2, 0))  # of rules that are not built in
+# of rules that are not built in: far from each other and from the default rules, also in grey where dashes are the same
+OWN_COLORS = "#ff7777 #000000 #998800 #0000ff #bb5500 #cc99dd".split()
 
 
 @dataclass(frozen=True)
