@@ -315,6 +315,19 @@ def test_panels_of_a_problem_have_the_same_scale() -> None:
 
 
 @pytest.mark.pictures
+def test_panels_of_a_row_have_the_same_horizontal_scale() -> None:
+    figure, axes = plots.panel_list(3, 2)
+    for axis, most in zip(axes, (9.0, 90.0, 9.0), strict=True):
+        table = curves_of({"dsgd": [3.0, 2.0, 1.0], "dnasa": [3.0, 2.0, 1.0]}, "test_loss")
+        table["mb_per_node"] = table.step * np.where(table.rule == "dsgd", 1.0, most)
+        drawing.draw_curves(axis, table, "mb_per_node", "test_loss")
+    assert [axis.get_xscale() for axis in axes] == ["linear", "log", "linear"]
+    drawing.finish_panels(figure, axes)
+    assert [axis.get_xscale() for axis in axes] == ["log", "log", "linear"]
+    assert axes[0].get_xlim() == pytest.approx((1 / 1.1, 18 * 1.1))
+
+
+@pytest.mark.pictures
 @pytest.mark.parametrize("wild", [1e99, 6e5, 2.0])
 @pytest.mark.parametrize("diverges", [False, True])
 def test_a_curve_that_blows_up_does_not_stretch_the_axis(wild: float, diverges: bool) -> None:

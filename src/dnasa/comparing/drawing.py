@@ -65,14 +65,12 @@ def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: 
     looks = styles or line_styles(variant for variant, _ in lines)
     for i, (variant, rows) in enumerate(lines):
         plots.draw_curve(axis, rows, x, shift=(i + 0.5) / len(lines), **looks[plots.label(*variant)])
-    if is_wide([rows[x].max() for _, rows in lines if not rows.diverged.any()]):
-        axis.set_xscale("log", nonpositive="mask")  # one method sends far more than another
-        name_decades(axis.xaxis)
     known = _of_limits(table, x, metric)
     finish(axis, AXES.get(x, x), axis_name(metric), log=not larger_is_better(metric) and is_wide(known))
-    places = table[x][table[x] > 0]
-    if len(places):
-        axis.set_xlim(*((places.min() / 1.1, places.max() * 1.1) if axis.get_xscale() == "log" else (0, places.max())))
+    if is_wide([rows[x].max() for _, rows in lines if not rows.diverged.any()]):
+        _stretch(axis)  # one method sends far more than another
+    elif (table[x] > 0).any():
+        axis.set_xlim(0, table[x].max())
     focus(axis, known)
     _name_marks(axis)
 
@@ -106,6 +104,14 @@ def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineS
     finish(axis, r"stepsize $\eta$", axis_name(metric), log=not larger_is_better(metric) and is_wide(known))
     focus(axis, known)
     _name_marks(axis)
+
+
+def _stretch(axis: "Axes") -> None:
+    """A logarithmic horizontal axis around all positive places."""
+    places = np.concatenate([np.asarray(line.get_xdata(), dtype=float) for line in axis.lines])
+    axis.set_xscale("log", nonpositive="mask")
+    axis.set_xlim(places[places > 0].min() / 1.1, 1.1 * np.nanmax(places))
+    name_decades(axis.xaxis)
 
 
 def _lines(table: pd.DataFrame, keys: Sequence[str]) -> Lines:
@@ -219,7 +225,10 @@ def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
 
 
 def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str] = (), problems: Sequence[str] = ()) -> None:
-    """Give panels their titles, outer axes their names, and all one legend; a problem's have the same vertical axis."""
+    """Give panels their titles, outer axes their names, and all one legend.
+
+    Those of a problem have the same vertical axis, and those of a row the same horizontal scale.
+    """
     for axis, title in zip(axes, titles, strict=False):
         points = axis.get_window_extent().width / axis.figure.dpi * 72
         letters = int(points / (0.5 * current().font))
@@ -236,6 +245,11 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
             axis.set_ylim(limits[:, 0].min(), limits[:, 1].max())
             _hide_beyond(axis)
     places = [(spec.rowspan.start, spec.colspan.start) for axis in axes if (spec := axis.get_subplotspec())]
+    beside = [(axis.get_xlabel(), row) for axis, (row, _) in zip(axes, places, strict=True)]
+    wide = {own for axis, own in zip(axes, beside, strict=True) if axis.get_xscale() == "log"}
+    for axis, own in zip(axes, beside, strict=True):
+        if own in wide and axis.get_xscale() == "linear":
+            _stretch(axis)
     for (axis, here), (other, there) in product(zip(axes, places, strict=True), repeat=2):
         if there[0] == here[0] and there[1] < here[1] and other.get_ylabel() == axis.get_ylabel():
             axis.set_ylabel("")
