@@ -229,7 +229,7 @@ def test_curves_are_drawn_against_every_axis(x: str) -> None:
     if x == "bytes":
         figure = found.draw_curves()
         assert figure.axes[0].get_xlabel() == "MB sent per node"
-        assert drawing.signs(table, found.metric) == [drawing.BANDS]
+        assert drawing.signs(table, found.metric) == [f"bands: {drawing.RANGE}"]
         assert table.mb_per_node.max() == pytest.approx(found.history.bytes.max() / RING.nodes / 1e6)
 
 
@@ -275,9 +275,14 @@ def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results
     np.testing.assert_array_equal(data_lines(axis)[0].get_ydata(), [0.9, 0.92, np.nan, np.nan, np.nan])
     assert [*np.ravel(axis.collections[0].get_linewidth())[:3]] == [1, 1, 0]  # no bar where there is no point
     assert [text.get_text() for text in axis.get_xticklabels()] == ["0.1", "1", "3", "10", "30"]
-    signs = [drawing.CHOSEN, drawing.MARKS, drawing.WORSE]
-    assert drawing.signs(table, "test_accuracy") == [drawing.BARS, *signs]
-    assert drawing.signs(table[table.eta <= 1], "test_accuracy") == [drawing.BARS, drawing.CHOSEN]
+    (beyond,) = [line for line in axis.get_lines() if line.get_label() == "_beyond"]
+    np.testing.assert_array_equal(beyond.get_ydata(), [np.nan, np.nan, axis.get_ylim()[0], np.nan, np.nan])
+    assert (beyond.get_marker(), beyond.get_markerfacecolor()) == (mark.get_marker(), "white")
+    (circles,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
+    assert np.nanmin(np.asarray(circles.get_ydata(), dtype=float)) == axis.get_ylim()[0]  # around the hollow marker
+    both = [f"bars and bands: {drawing.RANGE}", drawing.FLAT, drawing.CHOSEN]
+    assert drawing.signs(table, "test_accuracy") == [*both, drawing.MARKS, drawing.BEYOND]
+    assert drawing.signs(table[table.eta <= 1], "test_accuracy") == [f"bars: {drawing.RANGE}", drawing.CHOSEN]
     assert plots.rendered(figure, "png")
 
 
@@ -325,6 +330,43 @@ def test_panels_of_a_row_have_the_same_horizontal_scale() -> None:
     drawing.finish_panels(figure, axes)
     assert [axis.get_xscale() for axis in axes] == ["log", "log", "linear"]
     assert axes[0].get_xlim() == pytest.approx((1 / 1.1, 18 * 1.1))
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize("name", ["screen", "paper"])
+def test_marks_at_the_left_edge_are_shown_and_do_not_touch_the_word(name: str) -> None:
+    """Of four rules that diverged in their first step, on a linear and on a logarithmic axis."""
+    values = {name: [9.0, np.nan, np.nan] for name in ("dsgd", "dsgt", "dasagt", "dadam")}
+    table = curves_of(values | {"kgt": [9.0, 5.0, 1.0], "dnasa": [9.0, 5.0, 1.0]}, "test_loss").assign(runs=2)
+    table["mb_per_node"] = table.step * np.where(table.rule == "dnasa", 90.0, 1.0)
+    with style.context(name):
+        figure = drawing.figure_of_curves(table, ["step", "mb_per_node"], "test_loss")
+        figure.draw_without_rendering()
+    assert [axis.get_xscale() for axis in figure.axes] == ["linear", "log"]
+    for axis in figure.axes:
+        boxes = [line.get_window_extent() for line in axis.get_lines() if line.get_label() == "_diverged"]
+        assert len(boxes) == 4
+        assert axis.texts[0].get_text() == drawing.DIVERGED
+        assert axis.texts[0].get_window_extent().x1 < min(box.x0 for box in boxes)
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize("name", ["screen", "paper"])
+def test_circles_do_not_touch_titles_nor_names_of_stepsizes_each_other(name: str) -> None:
+    table = runs(dsgd=[(eta, 1.0, 0.8) for eta in (0.001, 0.003, 0.01, 100.0)], dsgt=[(0.001, 1.0, 0.9)])
+    table = over_seeds(table.rename(columns={"test_loss": "test_accuracy"}), "test_accuracy").assign(chosen=True)
+    with style.context(name):
+        figure, axes = plots.panel_list(2, 2)
+        for axis in axes:
+            drawing.draw_stepsizes(axis, table, "test_accuracy")
+        drawing.finish_panels(figure, axes, ["digits, ring"] * 2)
+        figure.draw_without_rendering()
+    for axis in axes:
+        circles = [line.get_window_extent() for line in axis.get_lines() if line.get_label() == "_chosen"]
+        assert len(circles) == 2
+        assert not any(axis.title.get_window_extent().overlaps(circle) for circle in circles)
+        names = [text.get_window_extent() for text in axis.get_xticklabels() if text.get_text()]
+        assert not any(one.overlaps(other) for one, other in combinations(names, 2))
 
 
 @pytest.mark.pictures

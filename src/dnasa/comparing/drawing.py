@@ -37,15 +37,17 @@ AXES = {
     "clock_seconds": "predicted seconds",
 }
 DIVERGED = "diverged"
-BARS, BANDS = "bars: range over the seeds", "bands: range over the seeds"
+RANGE = "range over the seeds"
+FLAT = "horizontal lines: methods that need no stepsize"
+CHOSEN = "circles: chosen stepsizes"
 MARKS = "markers above the axis: a run diverged"
 WORSE = "far worse results are off the axis"
-CHOSEN = "circles: chosen stepsizes"
+BEYOND = "hollow markers on the edge: results off the axis"
 NUMBERS = ["mean", "low", "high"]
 MARGIN = 0.05  # of the values, above and below them
 GROWN = 10  # times the first value: more is beyond the axis
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
-APART = 20  # points between the names of stepsizes
+CIRCLE = 2.7  # markers wide
 
 LineStyles = dict[str, dict[str, Any]]  # name in the legend, color, dash and marker by label
 Lines = list[tuple[Any, pd.DataFrame]]  # a variant and its rows
@@ -78,8 +80,9 @@ def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: 
 def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineStyles | None = None) -> None:
     """Draw a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
-    Rules that need no stepsize are horizontal lines. Results that are far worse than the best of each rule are off the
-    axis. Where a run diverged, the rule's marker is above the axis. Stepsizes that the table says are chosen are circled.
+    Rules that need no stepsize are horizontal lines with a band. Results that are far worse than the best of each rule are
+    off the axis. Where a run diverged, the rule's marker is above the axis. Stepsizes that the table says are chosen are
+    circled.
     """
     table = shown(table).assign(eta=drawable(table.eta.astype(float)))
     lines = _lines(table, METHOD)
@@ -88,12 +91,13 @@ def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineS
         look: dict[str, Any] = looks[plots.label(*variant)]
         if rows.eta.isna().all():
             axis.axhline(rows["mean"].iloc[0], **(look | {"marker": ""}))
+            axis.axhspan(rows.low.iloc[0], rows.high.iloc[0], color=look["color"], alpha=0.15, linewidth=0)
             continue
         (line,) = axis.plot(rows.eta, rows["mean"], ms=current().marker, gid="points", **look)
         axis.vlines(rows.eta, rows.low, rows.high, color=look["color"], linewidth=1, gid="points")
         if "chosen" in rows:
             chosen = rows[rows.chosen.astype(bool)]
-            circle: Any = {"marker": "o", "ms": 2.7 * current().marker, "mfc": "none", "clip_on": False, "in_layout": False}
+            circle: Any = {"marker": "o", "ms": CIRCLE * current().marker, "mfc": "none", "clip_on": False, "in_layout": False}
             axis.plot(chosen.eta, chosen["mean"], label="_chosen", linestyle="", color=look["color"], **circle)
         if rows["mean"].isna().any():
             plots.mark_diverged(axis, rows.eta[rows["mean"].isna()], line)
@@ -109,9 +113,13 @@ def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineS
 def _stretch(axis: "Axes") -> None:
     """A logarithmic horizontal axis around all positive places."""
     places = np.concatenate([np.asarray(line.get_xdata(), dtype=float) for line in axis.lines])
+    first = places[places > 0].min() / 1.1
     axis.set_xscale("log", nonpositive="mask")
-    axis.set_xlim(places[places > 0].min() / 1.1, 1.1 * np.nanmax(places))
+    axis.set_xlim(first, 1.1 * np.nanmax(places))
     name_decades(axis.xaxis)
+    for line in axis.lines:
+        if line.get_label() == "_diverged":  # perhaps at 0
+            line.set_xdata(np.maximum(line.get_xdata(), first))
 
 
 def _lines(table: pd.DataFrame, keys: Sequence[str]) -> Lines:
@@ -155,19 +163,22 @@ def _name_stepsizes(axis: "Axes", etas: Sequence[float]) -> None:
     """Ticks at the stepsizes, if their names have room; else at powers of ten."""
     from matplotlib.ticker import NullLocator
 
-    gaps = np.diff(np.log(etas)) if len(etas) > 1 else np.ones(1)
-    if axis.get_window_extent().width / axis.figure.dpi * 72 * gaps.min() / gaps.sum() < APART:
+    names = [f"{eta:g}" for eta in etas]
+    places = np.log(etas) / (np.ptp(np.log(etas)) or 1) * axis.get_window_extent().width / axis.figure.dpi * 72
+    letters = np.array([len(name) for name in names])
+    if (np.diff(places) < 0.3 * current().font * (letters[1:] + letters[:-1]) + 2).any():
         return name_decades(axis.xaxis)
-    axis.set_xticks(etas, [f"{eta:g}" for eta in etas])
+    axis.set_xticks(etas, names)
     axis.xaxis.set_minor_locator(NullLocator())
 
 
 def _name_marks(axis: "Axes") -> None:
     """Say what the markers above an axis mean."""
     if height := _height(axis):
-        at_left: Any = {"ha": "right", "va": "center", "fontsize": current().font - 1}
+        at_left: Any = {"ha": "right", "va": "center", "fontsize": current().font - 1, "textcoords": "offset points"}
+        size, columns = current().marker, (plots.diverged(axis) + 1) // 4  # to the left of the first
         axis.annotate(
-            DIVERGED, (0, 1), (-2, height / 2 + 0.4 * current().marker), "axes fraction", textcoords="offset points", **at_left
+            DIVERGED, (0, 1), (-2 - (0.65 + 1.75 * columns) * size, height / 2 + 0.4 * size), "axes fraction", **at_left
         )
 
 
@@ -178,10 +189,10 @@ def _height(axis: "Axes") -> float:
 
 
 def entitle(axis: "Axes", title: str) -> None:
-    """Give a panel its title, above the markers."""
+    """Give a panel its title, above the markers and circles."""
     from matplotlib import rcParams
 
-    pad = rcParams["axes.titlepad"] + _height(axis)
+    pad = rcParams["axes.titlepad"] + max(_height(axis), CIRCLE / 2 * current().marker)
     axis.set_title(title, fontsize=current().font, linespacing=1, pad=pad)
 
 
@@ -203,18 +214,26 @@ def signs(table: pd.DataFrame, metric: str) -> list[str]:
     known = _of_limits(shown(table), "step", metric) if of_curves else _worth_showing(table, metric)
     later = (table[table.step >= FIRST * table.step.max()] if of_curves else table)["mean"].dropna()
     beyond = not later.between(known.min(), known.max()).all()
-    found = {BANDS if of_curves else BARS: table.runs.max() > 1, CHOSEN: not of_curves}
-    return [sign for sign, applies in (found | {MARKS: table.diverged.any(), WORSE: beyond}).items() if applies]
+    flat, tuned = not of_curves and table.eta.isna().any(), not of_curves and table.eta.notna().any()
+    shapes = " and ".join(["bars"] * bool(tuned) + ["bands"] * bool(of_curves or flat))
+    found = {f"{shapes}: {RANGE}": table.runs.max() > 1, FLAT: flat, CHOSEN: tuned, MARKS: table.diverged.any()}
+    return [sign for sign, applies in (found | {WORSE if of_curves else BEYOND: beyond}).items() if applies]
 
 
-def _hide_beyond(axis: "Axes") -> None:
-    """Draw neither bars of stepsizes whose results are off the axis nor lines to them, which would look like bars."""
+def _mark_beyond(axis: "Axes") -> None:
+    """Results of stepsizes that are off the axis are hollow markers on its edge; bars and lines to them would look alike."""
     lines = [line for line in axis.lines if line.get_gid() == "points"]
     for line, bar in zip(lines, [part for part in axis.collections if part.get_gid() == "points"], strict=True):
         mean = np.asarray(line.get_ydata(), dtype=float)
-        inside = (mean >= axis.get_ylim()[0]) & (mean <= axis.get_ylim()[1])
-        line.set_ydata(np.where(inside, mean, np.nan))
-        bar.set_linewidth([float(there) for there in inside])
+        edge = np.where(mean == (near := np.clip(mean, *axis.get_ylim())), np.nan, near)
+        line.set_ydata(np.where(np.isnan(edge), mean, np.nan))
+        bar.set_linewidth([float(there) for there in np.isnan(edge)])
+        if not np.isnan(edge).all():
+            number = sum(other.get_label() == "_beyond" for other in axis.lines)
+            plots.mark(axis, line.get_xdata(), edge, line, axis.transData, number, label="_beyond", mfc="white", zorder=3)
+    for line in axis.lines:
+        if line.get_label() == "_chosen":
+            line.set_ydata(np.clip(line.get_ydata(), *axis.get_ylim()))
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
@@ -243,7 +262,7 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
                 axis.set_yscale(scale, **({"nonpositive": "mask"} if scale == "log" else {}))
                 name_ticks(axis)
             axis.set_ylim(limits[:, 0].min(), limits[:, 1].max())
-            _hide_beyond(axis)
+            _mark_beyond(axis)
     places = [(spec.rowspan.start, spec.colspan.start) for axis in axes if (spec := axis.get_subplotspec())]
     beside = [(axis.get_xlabel(), row) for axis, (row, _) in zip(axes, places, strict=True)]
     wide = {own for axis, own in zip(axes, beside, strict=True) if axis.get_xscale() == "log"}
@@ -255,8 +274,8 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
             axis.set_ylabel("")
         if there[0] > here[0] and there[1] == here[1] and other.get_xlabel() == axis.get_xlabel():
             axis.set_xlabel("")
-    rows = len({row for row, _ in places})
-    figure.set_figheight(figure.get_figheight() + rows * max(map(_height, axes)) / 72)
+    rows, lines = len({row for row, _ in places}), max(axis.get_title().count("\n") for axis in axes)
+    figure.set_figheight(figure.get_figheight() + rows * (max(map(_height, axes)) + lines * current().font) / 72)
     legend_below(figure)
 
 

@@ -264,7 +264,7 @@ def draw_curve(
     distance = max(1, int(mean.count()) // current().marked)
     markers: Any = {"ms": current().marker, "markevery": (int(shift * distance), distance)}
     (line,) = axis.plot(rows[x], mean, label=label, **markers, **style)
-    if band and rows.runs.max() > 1:
+    if band and rows.runs.max() > 1 and mean.count() > 1:
         axis.fill_between(rows[x], rows.low, rows.high, color=line.get_color(), alpha=0.15, linewidth=0)
     if rows.diverged.any() and mean.notna().any():
         mark_diverged(axis, rows[x][mean.notna()].tail(1), line)
@@ -272,15 +272,19 @@ def draw_curve(
 
 def mark_diverged(axis: "Axes", places: Any, line: "Line2D") -> None:
     """Draw a line's marker above the axis; those of several lines are in two rows, next to each other."""
+    number = diverged(axis)
+    mark(axis, places, [1.0] * len(places), line, axis.get_xaxis_transform(), number // 2, number % 2 + 1.5, label="_diverged")
+    axis.update_datalim([(x, 1) for x in places], updatey=False)
+
+
+def mark(axis: "Axes", x: Any, y: Any, line: "Line2D", transform: Any, number: int, above: float = 0, **style: Any) -> None:
+    """Draw a line's marker, also outside of the axis; those of different `number` are next to each other."""
     from matplotlib.transforms import ScaledTranslation
 
-    number, distance = diverged(axis), 1.75 * current().marker / 72
-    across = (-1) ** (number // 2) * ceil(number // 2 / 2)
-    shift = ScaledTranslation(across * distance, (number % 2 + 1.5) * distance, axis.figure.dpi_scale_trans)
+    across, distance = (-1) ** number * ceil(number / 2), 1.75 * current().marker / 72
+    shift = ScaledTranslation(across * distance, above * distance, axis.figure.dpi_scale_trans)
     look: Any = {"marker": line.get_marker() or "x", "ms": 1.3 * current().marker, "color": line.get_color(), "linestyle": ""}
-    transform = axis.get_xaxis_transform() + shift
-    axis.plot(places, [1.0] * len(places), transform=transform, clip_on=False, label="_diverged", **look)
-    axis.update_datalim([(x, 1) for x in places], updatey=False)
+    axis.plot(x, y, transform=transform + shift, clip_on=False, **look | style)
 
 
 def diverged(axis: "Axes") -> int:
