@@ -320,8 +320,9 @@ def _draw_metric(axis: "Axes", rows: "pd.DataFrame", metric: str, few: bool) -> 
     lines = list(shown(statistics.curves(after_start, metric, keys=keys)).groupby(keys, sort=False, dropna=False))
     variants = [variant for variant, _ in lines]
     looks = styles([str(rule) for rule, *_ in variants])
-    for name, line_style, (_, points) in zip(names_of(variants), looks, lines, strict=True):
-        draw_curve(axis, points, "step", name, band=few, **(line_style if few else line_style | {"marker": ""}))
+    for i, (name, line_style, (_, points)) in enumerate(zip(names_of(variants), looks, lines, strict=True)):
+        shift = (i + 0.5) / len(lines)
+        draw_curve(axis, points, "step", name, few, shift, **(line_style if few else line_style | {"marker": ""}))
     log = metric not in LINEAR if metric in LABELS else not (rows[metric] <= 0).any()
     finish(axis, "step", axis_name(metric), log)
 
