@@ -50,7 +50,7 @@ def test_the_title_names_everything_that_defines_the_experiment() -> None:
     other: dict[str, object] = {"partition": "by_label", "compress": "topk:0.01"}
     other |= {"drop": 0.1, "every": 2}
     assert experiment(usual | other, "ring", 2) == (
-        "digits, by_label: 8 nodes, ring, 1,000 steps, 2 mixing rounds per exchange every 2 steps, messages compressed by "
+        "digits (by_label): 8 nodes, ring, 1,000 steps, 2 mixing rounds per exchange every 2 steps, messages compressed by "
         "topk:0.01, links fail with probability 0.1"
     )
 

@@ -97,6 +97,8 @@ def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(w
     least, digits = tables.split("\n\n")
     assert ("other seeds" in least, "tenth of the training rows" in least) == (True, False)
     assert ("other seeds" in digits, "tenth of the training rows" in digits) == (False, True)
+    caption = r"\caption{Test loss and test accuracy on least squares and digits against the stepsize, mean over 2 seeds. "
+    assert (folder / "captions.tex").read_text().startswith(caption + "Runs: 4 nodes, 20 steps. Bars and bands: ")
     assert [(folder / f"stepsizes.{kind}").read_bytes() for kind in ("svg", "pdf")] == [b"svg", b"pdf"]
     assert "Left out on ring: D2 needs all eigenvalues" in done.stdout
 
@@ -429,6 +431,9 @@ def test_networks_of_a_study_are_cells_with_their_own_messages(tmp_path: Path) -
     assert "few (complete, 1 round, every 2 steps, feedback:2, " in words
     assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in words
     assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in (tmp_path / "a" / "captions.tex").read_text()
+    file.write_text(text.replace('x = "clock"', 'x = "bytes"'))
+    succeed("study", file, "--out", tmp_path / "b", "--latex")
+    assert "Links" not in (tmp_path / "b" / "captions.tex").read_text()
     drawn = pd.read_csv(tmp_path / "a" / "curves.csv").groupby("graph").clock_seconds.max()
     assert drawn["few"] < drawn["exact_one"]
     assert "Networks: exact one (exact, 1 round, " in (tmp_path / "a" / "table.tex").read_text()

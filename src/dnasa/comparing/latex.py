@@ -129,12 +129,11 @@ def _capital(words: str) -> str:
 
 def figure_caption(metrics: Sequence[str], title: str, seeds: int, against: str, notes: Sequence[str]) -> str:
     """A caption for a figure: what is drawn, of which runs, and what its signs mean."""
-    place = f" on {title}" if title else ""
+    where, colon, setting = title.partition(": ")
+    place = f" on {where}" if where else ""
     mean = f"mean over {seeds} seeds" if seeds > 1 else "one seed"
-    sentences = [
-        f"{_capital(' and '.join(map(metric_title, metrics)))} against {against}{place}; {mean}.",
-        *(f"{_capital(note)}." for note in notes if note),
-    ]
+    what = f"{' and '.join(map(metric_title, metrics))}{place} against {against}, {mean}"
+    sentences = [f"{_capital(words)}." for words in (what, colon and f"runs{colon}{setting}", *notes) if words]
     return rf"\caption{{{text(' '.join(sentences).replace('_', ' '))}}}" + "\n"
 
 

@@ -53,7 +53,7 @@ def experiment(options: Mapping[str, Any], graph: str, rounds: int) -> str:
     """What defines a run besides its rules and seeds, for titles and captions."""
     where, every = data_name(options), options.get("every", 1)
     if not options.get("problem") and not options.get("shard_dir") and options["partition"] != "iid":
-        where += f", {options['partition']}"
+        where += f" ({options['partition']})"
     exchanges = f"{rounds} mixing round{'s' if rounds > 1 else ''} per exchange"
     if every > 1:
         exchanges += f" every {every} steps"

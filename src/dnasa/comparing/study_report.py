@@ -115,11 +115,13 @@ class StudyReport:
         cell = self.cells[0][0]
         against = drawing.AXES[AXES[self.study.x]] if self.study.figure == "curves" else "the stepsize"
         drawn = dict.fromkeys(sign for _, each in self.cells for sign in drawing.signs(self._drawn(each), each.metric))
-        steps = sorted({f"{cell.settings['steps']:,}" for cell, _ in self.cells})
-        sources = ", ".join(dict.fromkeys(self._source(cell) for cell, _ in self.cells))
-        title = f"{sources}: {cell.settings['nodes']} nodes, {' or '.join(steps)} steps"
+        nodes, steps = (sorted({cell.settings[name] for cell, _ in self.cells}) for name in ("nodes", "steps"))
+        *first, last = dict.fromkeys(self._source(cell) for cell, _ in self.cells)
+        sources = " and ".join(filter(None, (", ".join(first), last)))
+        title = f"{sources}: {' or '.join(map(str, nodes))} nodes, {' or '.join(f'{number:,}' for number in steps)} steps"
         schedule = latex.schedule(pd.concat([comparison.choice for _, comparison in self.cells]))
-        words = ["; ".join(drawn), f"Networks: {_networks(self.cells)}", _links(self.cells), schedule]
+        links = _links(self.cells) if against == drawing.AXES[AXES["clock"]] else ""
+        words = ["; ".join(drawn), f"Networks: {_networks(self.cells)}", links, schedule]
         words.append(_chosen_by(self.cells).rstrip("."))
         metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
         return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words)
