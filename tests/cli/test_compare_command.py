@@ -32,8 +32,9 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     assert r"\toprule" in table
     assert (
         r"\caption{Test loss on least squares: 4 nodes, exact graph, 20 steps, 2 mixing rounds per exchange, mean $\pm$ std "
-        r"over 2 seeds. The best result is in bold. Stepsize schedule: constant. $^\dagger$~The stepsize is at an edge of its "
-        r"grid. --: no stepsize needed. MB is what each node sent.}" in table
+        r"over 2 seeds. Bold: the best result and its equals. Stepsize schedule: constant. $^\dagger$~The stepsize is at an "
+        r"edge of its grid. --: no stepsize needed. MB is what each node sent. vs.\ best: mean paired difference and its 95\% "
+        r"confidence interval ($t$ distribution).}" in table
     )
     assert r"\label{tab:a}" in table
 

@@ -40,6 +40,14 @@ def test_the_best_and_what_does_not_differ_clearly_from_it_are_bold() -> None:
     assert few[:2] == [r"\textbf{96.84} $\pm$ 0.16", r"96.66 $\pm$ 0.56"]
 
 
+@pytest.mark.parametrize("runs", [1, 4, 5])
+def test_results_that_are_printed_as_the_best_are_bold_too(runs: int) -> None:
+    table = rows([0.96841, 0.8, 0.96838], [0.0016, 0.1, 0.0021], runs=runs, difference_low=-0.2, difference_high=-0.1)
+    assert [r"\textbf{96.84}" in cell for cell in cells("test_accuracy", table)] == [True, False, True]
+    table = rows([0.012041, 0.5, 0.012039], [np.nan] * 3, runs=runs, difference_low=np.nan)
+    assert ["textbf" in cell for cell in cells("test_loss", table)] == [True, False, True]
+
+
 def test_single_seeds_have_no_spread_and_lost_runs_no_number() -> None:
     nothing = [np.nan] * 2
     table = rows([0.5, 0.4], nothing, runs=1, difference_low=nothing, difference_high=nothing)

@@ -201,7 +201,7 @@ class Comparison:
         spread = f"as mean ± standard deviation over {count} seeds" if count > 1 else "of one seed, so without a spread"
         lines = [f"{self._chosen_by()}; results are {where}, {spread}."]
         if count > 1:
-            lines.append("Differences are paired by seed, with their 95 % confidence interval (t distribution).")
+            lines.append(tables.PAIRED)
         lines += tables.notes(self.settings)
         beyond = self.choice[self.choice.edge != ""].itertuples()
         if edges := ", ".join(f"{label(row.rule, row.schedule)} {row.eta:.3g} ({row.edge})" for row in beyond):

@@ -63,9 +63,9 @@ def schedule(choice: pd.DataFrame) -> str:
 def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> list[str]:
     """Mean ± standard deviation of each row of `statistics.differences`, with a dagger where it is `at_edge` of a grid.
 
-    Bold is what is `statistics.with_the_best`; few seeds decide little, and only the best is bold then.
+    Bold are the best, equal ones, and what is `statistics.with_the_best`, unless so few seeds decide little.
     """
-    bold = with_the_best(rows) if rows.runs.max() >= TESTED else rows.best.eq(True)
+    bold = tables.leaders(metric, rows) | (with_the_best(rows) & (rows.runs.max() >= TESTED))
     cells, form = [], tables.form(metric, rows)
     for (_, row), is_bold in zip(rows.iterrows(), bold, strict=True):
         mean, sign, spread = tables.with_spread(metric, row, form).removesuffix(" %").partition(" ± ")
@@ -143,8 +143,8 @@ def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.Da
     place = f" on {title}" if title else ""
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     parts = [text(f"{_capital(metric_title(metric))}{unit}{place}, {spread}.".replace("_", " "))]
-    others = " and those that do not differ clearly from it (paired $t$-test)" if seeds >= TESTED else ""
-    parts.append(f"The best result{others} {'are' if others else 'is'} in bold.")
+    others = "and those that do not differ clearly from it (paired $t$-test)" if seeds >= TESTED else "and its equals"
+    parts.append(f"Bold: the best result {others}.")
     name = schedule(choice)
     reasons = [*(["no stepsize needed"] if choice.eta.isna().any() and ETA in columns else []), *missing]
     notes = {
@@ -152,5 +152,6 @@ def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.Da
         f"{AT_EDGE}~The stepsize is at an edge of its grid.": (choice.edge != "").any(),
         f"{NOTHING}: {', or '.join(reasons)}.": reasons,
         f"{MEGABYTES} is what each node sent.": MEGABYTES in columns,
+        r"vs.\ best: mean paired difference and its 95\% confidence interval ($t$ distribution).": INTERVAL in columns,
     }
     return " ".join([*parts, *(sentence for sentence, applies in notes.items() if applies)])

@@ -134,6 +134,8 @@ class StudyReport:
         marks = [f"{mark} {meaning}" for mark, meaning in KEY.items() if f" {mark}" in texts]
         if marks:
             lines.append(f"Marks: {'; '.join(marks)}.")
+        if " [" in texts:
+            lines.append(tables.PAIRED)
         if self.cells[0][0].budget or self.numbers()["mean"].isna().all():
             return lines
         ranks = self.numbers().groupby(["rule", "schedule"])["rank"].agg(["mean", "count"])
@@ -226,7 +228,8 @@ def _table(cells: Cells, place: Callable[[Cell], str]) -> pd.DataFrame:
     columns = {}
     for cell, comparison in cells:
         rows = comparison.summary().assign(edge=comparison.choice.edge)
-        rows["tie"] = with_the_best(rows) & ~rows.best
+        rows["leads"] = tables.leaders(comparison.metric, rows)
+        rows["tie"] = with_the_best(rows) & ~rows.leads
         names = [label(row.rule, row.schedule) for row in rows.itertuples()]
         form = tables.form(comparison.metric, rows)
         columns[place(cell)] = pd.Series([_marked(comparison.metric, row, form) for _, row in rows.iterrows()], names)
@@ -238,7 +241,7 @@ def _table(cells: Cells, place: Callable[[Cell], str]) -> pd.DataFrame:
 
 
 def _marked(metric: str, row: Any, form: str) -> str:
-    marks = [mark for mark, applies in (("^", row.edge), ("=", row.tie), ("*", row.best)) if applies]
+    marks = [mark for mark, applies in (("^", row.edge), ("=", row.tie), ("*", row.leads)) if applies]
     return " ".join([tables.with_spread(metric, row, form), *marks])
 
 

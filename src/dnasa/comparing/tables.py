@@ -2,16 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from math import floor, inf, isnan, log10
+from math import floor, inf, isnan, log10, nan
 from typing import Any
 
 import pandas as pd
 
 from dnasa.problems.metrics import in_percent
 
-__all__ = ["form", "metric_name", "notes", "number", "with_interval", "with_spread"]
+__all__ = ["form", "leaders", "metric_name", "notes", "number", "with_interval", "with_spread"]
 
 DIVERGED = "diverged"
+PAIRED = "Differences are paired by seed, with their 95 % confidence interval (t distribution)."
 PLAIN = 1e6  # larger numbers have a power of ten
 ROUNDING = 1e-12  # of a result: smaller differences between seeds are those of the arithmetic
 
@@ -45,6 +46,13 @@ def form(metric: str, rows: "pd.DataFrame") -> str:
         return ".2f"
     mean, spread = best[["mean", "spread"]].iloc[0]
     return _form(mean, max(spread, abs(mean) / 1000) if spread > 0 else spread)
+
+
+def leaders(metric: str, rows: "pd.DataFrame") -> "pd.Series":
+    """Which rows of `statistics.differences` have the mean of the best, as it is printed."""
+    style, alone = form(metric, rows), rows.assign(spread=nan)
+    means = pd.Series([with_spread(metric, row, style) for _, row in alone.iterrows()], rows.index)
+    return means.isin(means[rows.best.eq(True)])
 
 
 def with_spread(metric: str, row: Any, form: str = "") -> str:
