@@ -9,6 +9,8 @@ import pytest
 from command_line import refused, run, succeed
 
 from dnasa import rules
+from dnasa.comparing import budgets, study_file
+from dnasa.comparing.study_report import StudyReport
 
 STUDY = """
 problems = ["digits"]
@@ -141,3 +143,18 @@ def test_a_damaged_file_of_results_is_refused(change: tuple[str, str], words: st
     line = refused("study", whole / "s.toml", "--out", tmp_path / "a")
     assert f"results.csv cannot be read: {words}" in line
     assert "Restore the file, or delete it" in line
+
+
+def test_equal_rules_share_a_rank_and_so_do_those_that_cannot_run(whole: Path) -> None:
+    study, rows = study_file.read(whole / "s.toml"), budgets.read(whole / "a")
+    for rule, values in {"dsgd:constant": [0.4, 0.4], "kgt": [0.2, 0.2], "dnasa": [0.1, 0.7]}.items():  # 0.1 + 0.7 < 0.4 + 0.4
+        rows.loc[rows.rule == rule, ["seed 0", "seed 1"]] = values
+    rows = rows[~rows.rule.isin(["d2", "kgt"]) | (rows.graph == "path")]
+    rows.loc[rows.rule == "d2", ["seed 0", "seed 1"]] = 0.1
+    board = StudyReport(study, budgets.by_place(rows, study.cells), []).board().set_index("method")["all"]
+    assert board.to_dict() == {
+        "D-SGD (constant)": 1.5,
+        "D-NASA": 1.5,
+        "K-GT (diminishing)": (3.5 + 3) / 2,  # with D2 on the ring, better on the path
+        "D2 (diminishing)": (3.5 + 4) / 2,
+    }

@@ -160,7 +160,7 @@ def test_methods_of_all_cells_have_an_average_rank(whole: tuple[SimpleNamespace,
     table = pd.read_csv(folder / "table.csv")
     cost = table["mean"].where(table.problem == "least_squares", 1 - table["mean"])
     cells = [table[name].fillna("") for name in ("problem", "graph", "partition")]
-    np.testing.assert_allclose(table["rank"], cost.groupby(cells).rank())
+    np.testing.assert_allclose(table["rank"], cost.round(9).groupby(cells).rank())  # D2 is D-SGD on a complete graph
     mean = table[table.rule == "dnasa"]["rank"].mean()
     assert re.search(rf"Average ranks over 6 cells: .*D-NASA {mean:.2f}", " ".join(done.stdout.split()))
     assert "D2" not in done.stdout.split("Average ranks")[1].split("Left out")[0]  # not run in every cell

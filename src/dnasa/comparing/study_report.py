@@ -51,7 +51,8 @@ class StudyReport:
         parts = []
         for cell, comparison in self.cells:
             rows = comparison.summary().merge(comparison.choice[[*VARIANT, "edge"]], on=list(VARIANT), how="left")
-            rows["rank"] = rows["mean"].rank(ascending=not larger_is_better(comparison.metric), na_option="bottom")
+            mean = rows["mean"].map("{:.12g}".format).astype(float)  # seeds in another order are added up to another last digit
+            rows["rank"] = mean.rank(ascending=not larger_is_better(comparison.metric), na_option="bottom")
             parts.append(_of_cell(cell, rows.assign(metric=comparison.metric, chosen_by=comparison.selection.metric)))
         return pd.concat(parts, ignore_index=True)
 
@@ -148,13 +149,11 @@ class StudyReport:
     def board(self) -> pd.DataFrame:
         """Each rule's average rank for every budget, its distance from the best, and where it is best or tied; sorted.
 
-        Where W does not suit it, a rule has the last rank.
+        Rules that a W does not suit share the last ranks.
         """
         rows = self.numbers()
-        places = rows.groupby(PLACE, sort=False)
         rows["method"] = [label(*method) for method in zip(rows.rule, rows.schedule, strict=True)]
-        ranks = rows.pivot(index=PLACE, columns="method", values="rank")
-        ranks = ranks.where(ranks.notna(), places.size() + 1, axis=0)
+        ranks = rows.pivot(index=PLACE, columns="method", values="rank").rank(axis=1, na_option="bottom")
         by_budget = ranks.groupby("budget", sort=False).mean().T
         methods = rows.assign(first=with_the_best(rows)).groupby("method")
         table = by_budget.assign(**{"all": ranks.mean(), f"best or tied of {len(self.cells)}": methods["first"].sum()})
