@@ -40,9 +40,14 @@ def blocks(page: str | Path, language: str) -> list[str]:
 @pytest.mark.docs
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in PROGRAM_PAGES.split())])
 def test_the_python_blocks_of_a_page_form_a_program(page: str, tmp_path: Path) -> None:
-    program = tmp_path / "page.py"
-    program.write_text("\n\n".join(blocks(page, "python")))
-    check_output(page, stdout_of(run_script(program, cwd=tmp_path)))
+    """A block that names its file is that file: the others import what they need of it."""
+    program = []
+    for code in blocks(page, "python"):
+        if named := re.match(r"# (my_\w+)\.py$", code, re.M):
+            (tmp_path / f"{named[1]}.py").write_text(code)
+        program.append(f"import {named[1]} as _" if named else code)
+    (tmp_path / "page.py").write_text("\n\n".join(program))
+    check_output(page, stdout_of(run_script("page.py", cwd=tmp_path)))
 
 
 NUMBER = r"-?\d+\.?\d*(?:e[+-]\d+)?"
