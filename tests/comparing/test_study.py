@@ -336,6 +336,16 @@ def test_a_wrong_command_gets_one_clear_line(words: list[object], message: str, 
     assert message in refused("study", *words, cwd=tmp_path)
 
 
+def test_a_folder_that_cannot_be_written_to_is_refused_before_data_is_read(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text('problems = ["no.csv"]')
+    (tmp_path / "file").touch()
+    for out in ("file", "file/a"):
+        assert f"Cannot write to {out}: Not a directory" in refused("study", "s.toml", "--out", out, cwd=tmp_path)
+    assert "no files.json of a study" in refused("study", "s.toml", "--out", ".", cwd=tmp_path)
+    assert "no.csv" in refused("study", "s.toml", "--out", "a", cwd=tmp_path)
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_damaged_config_of_a_cell_gets_one_clear_line(tiny: Path, tmp_path: Path) -> None:
     cell = tmp_path / "a" / "least_squares-ring"
     cell.mkdir(parents=True)

@@ -13,7 +13,7 @@ from dnasa.cli.options import Options, split, takes
 from dnasa.cli.pictures import formats, save_results
 from dnasa.cli.rendering import print_line, print_table
 from dnasa.core import InputError
-from dnasa.files import make_folder, read_bytes
+from dnasa.files import check_folder, make_folder, read_bytes
 from dnasa.rules.registry import DEFAULT_RULE
 from dnasa.runs.own_files import LIST, OwnFiles
 
@@ -48,13 +48,15 @@ def study(
     chosen, text = read(more_rules), read_bytes(file, follow=True)
     plugins.check_trusted({code for cell in chosen.cells for code in configs.code_files(cell.settings)}, file, options.trust)
     folder = out or Path("studies") / chosen.name
-    known = budgets.known(budgets.read(folder), chosen.cells) if chosen.budgets else set()
-    runner.check(chosen, folder, known)
-    own = OwnFiles(make_folder(folder))
-    if not own.begun and any(folder.iterdir()):
+    check_folder(folder)
+    own = OwnFiles(folder)
+    if not own.begun and folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} holds files, but no {LIST} of a study: copy that too, or choose a new folder.")
     drawn = [budgets.FILE] if chosen.budgets else [f"{chosen.figure}.{kind}" for kind in (*kinds, "csv")]
     own.check_free([*drawn, "table.csv", "table.tex", "captions.tex", study_file.COPY])
+    known = budgets.known(budgets.read(folder), chosen.cells) if chosen.budgets else set()
+    runner.check(chosen, folder, known)
+    make_folder(folder)
     own.save({study_file.COPY: text})
     results, left_out = runner.run(chosen, folder, progress, print_line, known)
     if chosen.budgets:
