@@ -117,7 +117,7 @@ def fit(
         id_column: A column that names the rows and is not an input.
         recode: A file `recode.toml` or its contents, applied before anything else.
         keys: The folder of this site's keys, where it keeps which rows its regressions have used, and refuses one that differs
-            from an earlier one in fewer than `min_count`.
+            from an earlier one in fewer than `min_count`; nor does it leave out fewer rows.
         min_count: No category, class or statistic of fewer rows leaves a site, which needs so many rows for each coefficient.
 
     Examples:
@@ -137,7 +137,7 @@ def fit(
             own, given = recode and recode.at(site), frames.get(str(path))
             rows = loading.read(path, target, own)[0] if given is None else from_frame(given, target, path.name, own)
             rows = without_columns(rows, drop_columns, id_column, path.name, may_be_absent=True)
-            tables.append(_complete(site, rows, kind, time, min_count))
+            tables.append(_complete(site, rows, kind, time, min_count, least=min_count if keys else 1))
             if keys is not None and network is not None:
                 check_rows(keys, tables[-1].rows, min_count, sends=network.processes.own_folders)
     network = network or Network(len(tables), lambda messages, k: messages, lambda a: a.mean(-2))
@@ -154,8 +154,11 @@ class Table(NamedTuple):
     warnings: list[str]
 
 
-def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int) -> Table:
-    """The rows without gaps, and without categories of so few rows that no number about them may leave the site."""
+def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int, least: int) -> Table:
+    """The rows without gaps, and without categories of so few rows that no number about them may leave the site.
+
+    It leaves out none or at least so many, since the others know how many rows the site has.
+    """
     if not rows.features or (time and time not in rows.features):
         raise InputError(f"There is no column '{time}' of times: give --time with one of the columns of the table.")
     check_identifiers(rows._replace(features=tuple(name for name in rows.features if name != time)))
@@ -172,6 +175,8 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int
     texts = [column.name for column in summarize(rows, none, TASKS[kind]).columns if column.kind == "text"]
     while count != len(rows.labels):
         count = len(rows.labels)
+        if 0 < before - count < least:
+            rows = rows.take(np.arange(least - (before - count), count))
         for words in (pd.Series(to_words(rows.inputs[name])) for name in texts):
             rows = rows.take(np.flatnonzero(words.map(words.value_counts()) >= min_count))
     check_rare_numbers(rows, min_count)
@@ -230,6 +235,10 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
                 parts[k, place] = model(points[k])
         return network.mean(parts) * network.nodes
 
+    event, events = "", ""
+    if classes := design.encoding.classes:  # the counts of summaries are rounded
+        of_tables = [[float(design.encoding.labels(table.rows.labels).sum())] for table in tables]
+        event, events = f" = {classes[1]}", f" with {network.mean(np.array(of_tables))[0] * network.nodes:,.0f} events"
     start = np.zeros((1, d))
     if kind == "poisson":
         start[:, 0] = np.log(total.target.moments.mean)
@@ -260,12 +269,14 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
             frames.append(frame.assign(site=summary.name, rows=summary.rows, input=design.names))
         by_site = pd.concat(frames, ignore_index=True)[BY_SITE]
         table = table.join(_over_sites(by_site), on="input")
-    classes, of_classes = design.encoding.classes, total.target.counts
-    event, events = (f" = {classes[1]}", f" with {of_classes[1]:,} events") if classes else ("", "")
     title = f"{kind.capitalize()} regression of {total.target.name}{event}, {total.rows:,} rows{events} at {len(counts)} sites"
-    reason = f"rows are left out: a value is missing, or a category has fewer than {min_count} rows at the site."
+    reason = f"a value is missing, a category has fewer than {min_count} rows at the site, or to hide how many these are."
     notes = [f"Reference of {name}: {words[0]}." for name, words in texts.items()]
-    notes += [f"{each.summary.name}: {each.left_out:,} {reason}" for each in tables if each.left_out]
+    notes += [
+        f"{each.summary.name} leaves out {each.left_out:,} of {each.left_out + each.summary.rows:,} rows: {reason}"
+        for each in tables
+        if each.left_out
+    ]
     warned = [sentence for each in tables for sentence in each.warnings] + agreement.warnings(summaries)
     return Fit(title, RATIOS[kind], table, by_site, (*notes, *(f"Warning: {sentence}" for sentence in warned)))
 

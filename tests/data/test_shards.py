@@ -102,10 +102,10 @@ def test_shards_are_standardised_as_if_their_rows_were_in_one_place(tmp_path: Pa
     together = data.from_frame(pd.concat(made, ignore_index=True), "kind", test=pd.concat(made, ignore_index=True))
     exact, rounded = encoding_of(together), encoding_of(rows)  # what sites tell is rounded to what a few rows change
     assert np.abs((np.array(rounded.mean) - exact.mean) / exact.scale).max() < 5 / 60
-    np.testing.assert_allclose(np.array(rounded.scale), np.array(exact.scale), rtol=0.1)
+    np.testing.assert_allclose(np.array(rounded.scale), np.array(exact.scale), rtol=0.2)
     assert encoding_of(rows).inputs == encoding_of(together).inputs
     assert encoding_of(rows).classes == encoding_of(together).classes == ("k0", "k1", "k2")
-    np.testing.assert_allclose(rows.inputs, together.inputs, rtol=0.1, atol=0.1)
+    np.testing.assert_allclose(rows.inputs, together.inputs, rtol=0.2, atol=0.1)
     np.testing.assert_array_equal(rows.labels, together.labels)
 
 

@@ -541,7 +541,7 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
         gather = network.processes.allgather_text
         rows, shards = dnasa.data.from_shards(sites, network.local_nodes, 3, "kind", allgather_text=gather)
         problem = on_shards(rows, shards, model="linear")
-        result = dnasa.solve(problem, network, steps=30, progress=False)
+        result = dnasa.solve(problem, network, steps=20, progress=False)
         save_run(folder, problem, rows, "linear", result, network)
         sent = network.processes.traffic.sent if network.processes.traffic else {}
         return sum(count for sending, (count, _) in sent.items() if sending.kind == "text")
@@ -569,11 +569,9 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
         np.testing.assert_allclose(found[1:], shares, atol=0.05)
     cells = [cell for part in alone.sites for pair in part.scores for cells in pair for cell in cells]
     assert min(cell[1] for cell in cells) >= 5, "nothing of fewer rows leaves a site"
-    assert (
-        alone.training
-        == together.training
-        == np.bincount(dnasa.data.from_shards(sites, range(3), 3, "kind")[0].labels).tolist()
-    )
+    assert alone.training == together.training
+    exact = np.bincount(dnasa.data.from_shards(sites, range(3), 3, "kind")[0].labels)
+    assert np.abs(exact - alone.training).max() <= 2 * 3, "each site rounds to 5"
     shown = dict(results.tables(alone, ["bonn", "köln", "ulm"]))
     of_site = "bonn (its training rows)" if common else "bonn"
     assert of_site in shown[f"Results for kind, event: low, threshold {results.threshold_of(alone):.3g}"]

@@ -297,10 +297,9 @@ def _summarize_column(name: str, train: pd.Series, min_count: int) -> Column:
 
 
 def _moments(values: np.ndarray, min_count: int) -> Moments:
-    """None of a few numbers; a few missing ones count as `min_count`."""
+    """None of a few numbers; missing ones count as a multiple of `min_count`."""
     present = values[~np.isnan(values)]
-    missing = len(values) - len(present)
-    n = len(values) - max(missing, min_count) if missing else len(values)
+    n = len(values) - rounded(len(values) - len(present), min_count)
     if n < min_count:
         return Moments()
     values = without_rare(present, min_count)
@@ -324,18 +323,22 @@ def without_rare(values: np.ndarray, min_count: int) -> np.ndarray:
 
 
 def hide_rare(counts: Mapping[T, int], min_count: int, kept: Collection[T]) -> dict[T, int]:
-    """Counts of which none is below `min_count`: rare values that are `kept` count so many rows, and others are left out.
+    """Rounded counts, of which none is below `min_count`: rare values that are `kept` count so many rows, others are left out.
 
-    What a count lacks could be found from the total, so the most frequent value makes up for less than `min_count`.
+    What one count lacks could be found from the exact total, so the most frequent value makes up for what the others lack.
     """
-    shown = {
-        value: max(count, min_count) if count else 0 for value, count in counts.items() if count >= min_count or value in kept
-    }
-    rest = sum(counts.values()) - sum(shown.values())
-    if shown and rest < min_count:
-        most = max(shown, key=lambda value: shown[value])
-        shown[most] = max(min_count, shown[most] + rest)
+    shown = {value: rounded(count, min_count) for value, count in counts.items() if count >= min_count or value in kept}
+    if shown:
+        left_out = sum(count for value, count in counts.items() if value not in shown)
+        most = max(shown, key=lambda value: counts[value])
+        others = sum(shown.values()) - shown[most] + (rounded(left_out, min_count) if left_out >= min_count else 0)
+        shown[most] = max(min_count, sum(counts.values()) - others)
     return shown
+
+
+def rounded(count: int, unit: int) -> int:
+    """The nearest multiple of `unit`, so that two counts do not tell of the few rows by which they differ; 0 only for 0."""
+    return max(unit, round(count / unit) * unit) if count else 0
 
 
 def _summarize_target(rows: Rows, test: pd.Series, task: str | None, min_count: int) -> Target:
