@@ -266,6 +266,17 @@ def test_the_command_writes_tables(tmp_path: Path, capfd: pytest.CaptureFixture[
     written_tex = (tmp_path / "out" / "coefficients.tex").read_text()
     assert r"$<$0.001" in written_tex
     assert "Reference of ward: er." in written_tex
+    again = "fit", "cox", *words, "--time", "days", "--out", tmp_path / "out"
+    assert "holds a fit already: choose another folder, or replace it with --force." in refused(*again)
+    app([*map(str, again), "--force"], standalone_mode=False)
+    assert (tmp_path / "out" / "coefficients.tex").read_text() == written_tex
+    for words_of_report in ((), ("--html",)):
+        assert "holds a regression: its results are in coefficients.csv" in refused(
+            "report", tmp_path / "out", *words_of_report
+        )
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "sites.csv").touch()
+    assert "sites.csv was not written by dnasa" in refused(*again[:-1], tmp_path / "mine", "--force")
     assert re.search(r"age & \d\.\d{3} & \d\.\d{3} to \d\.\d{3} &", written_tex)
     for wrong, message in {"cox": "needs --time", "logit": "Did you mean logistic?", "poisson": "must hold counts"}.items():
         assert message in refused("fit", wrong, *words[:2], "--target", "pressure", "--out", tmp_path / "no")

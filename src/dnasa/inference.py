@@ -44,6 +44,7 @@ MOST = 30  # iterations; five to eight are usual
 CONVERGED = 1e-9  # the largest step, in standard deviations
 SINGULAR = 1e-10  # the smallest eigenvalue of second derivatives that are scaled to a diagonal of 1
 INTERCEPT = "intercept"
+FILES = ("coefficients.csv", "coefficients.tex", "sites.csv")  # of `dnasa fit --out`
 ESTIMATE = ["coefficient", "standard_error"]
 BY_SITE = ["site", "rows", "input", *ESTIMATE, "coefficient_without", "standard_error_without"]
 
@@ -270,10 +271,11 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
         by_site = pd.concat(frames, ignore_index=True)[BY_SITE]
         table = table.join(_over_sites(by_site), on="input")
     title = f"{kind.capitalize()} regression of {total.target.name}{event}, {total.rows:,} rows{events} at {len(counts)} sites"
-    reason = f"a value is missing, a category has fewer than {min_count} rows at the site, or to hide how many these are."
+    reason = f"a value is missing, or a category has fewer than {min_count} rows at the site"
     notes = [f"Reference of {name}: {words[0]}." for name, words in texts.items()]
     notes += [
         f"{each.summary.name} leaves out {each.left_out:,} of {each.left_out + each.summary.rows:,} rows: {reason}"
+        f"{', or to hide how many these are' if each.left_out == min_count else ''}."
         for each in tables
         if each.left_out
     ]
