@@ -21,6 +21,7 @@ from dnasa.data.loading import split
 from dnasa.data.rows import from_frame
 from dnasa.data.shards import node_entries, node_paths
 from dnasa.data.summaries import summarize
+from dnasa.inference import fit
 from dnasa.tasks import tasks
 
 
@@ -166,6 +167,21 @@ def test_a_damaged_shard_is_refused(tmp_path: Path, content: bytes, words: str) 
     folder = shards(tmp_path / "d", {"node-0.npz": content, "node-1.npz": npz(inputs=X, labels=Y)})
     with pytest.raises(InputError, match=words):
         data.from_shards(folder, range(2), 2)
+
+
+@pytest.mark.parametrize("name", ["oslo.xlsx", "oslo.sas7bdat", "oslo/patients.DTA", "oslo/test.rds"])
+def test_a_table_that_cannot_be_read_is_not_passed_over(tmp_path: Path, name: str) -> None:
+    bonn, oslo, rome = frames((60, 60, 60))
+    folder = sites(tmp_path / "d", {"bonn": bonn, "rome": rome})
+    (folder / name).parent.mkdir(exist_ok=True)
+    if "/" in name:
+        oslo.to_csv(folder / "oslo" / "train.csv", index=False)
+    (folder / name).touch()
+    for load in (lambda: data.from_shards(folder, range(3), 3, "kind"), lambda: fit("logistic", folder, "kind")):
+        with pytest.raises(InputError, match=rf"{name} has no format that can be read: save it as .csv or .parquet"):
+            load()
+    oslo.to_csv((folder / name).with_suffix(".csv"), index=False)  # the original may stay
+    assert data.from_shards(folder, range(3), 3, "kind")
 
 
 def sites(folder: Path, made: dict[str, pd.DataFrame]) -> Path:

@@ -163,6 +163,7 @@ def node_entries(folder: Path) -> list[Path]:
     """The files and folders with training rows; node-10 comes after node-9."""
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: give the one that holds the nodes' files.")
+    reading.check_readable(folder)
     entries = [path for path in folder.iterdir() if _is_data(path) and not _is_test(path)]
     if not entries:
         raise InputError(f"{folder} has no data: add node-0.csv, node-1.csv, ...")
