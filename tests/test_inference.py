@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,22 @@ def test_nothing_about_few_rows_or_events_leaves_a_site() -> None:
     with pytest.raises(InputError, match="have one value of 'died' only"):
         of("logistic", {"bonn": few.assign(died="no")}, spying)
     assert len(sent) == 1
+
+
+def test_a_target_with_a_third_value_gets_the_remedy_that_works() -> None:
+    frames = {name: frame[["age", "dose", "died"]].dropna() for name, frame in hospitals().items()}
+    for third, written in ((3, "3"), ("dead", '"dead"')):
+        died = (frames["oslo"].died == "yes").astype(int) if third == 3 else frames["oslo"].died
+        wrong = {"oslo": frames["oslo"].assign(died=died.where(np.arange(len(died)) != 7, third))}
+        for kind in ("logistic", "cox"):
+            with pytest.raises(
+                InputError, match=f"value {written} in fewer than 5 rows: correct it, or write .*recode"
+            ) as refused:
+                fit(kind, wrong, "died", time="age" if kind == "cox" else None)
+        recode = tomllib.loads(str(refused.value).split("write ")[1].split(" into")[0])
+        assert fit("logistic", wrong, "died", recode=recode).title.startswith("Logistic regression of died")
+    with pytest.raises(InputError, match=r"must have two values, event or not, and has \d+: fit linear, or map them to two"):
+        fit("logistic", frames, "age")
 
 
 @pytest.mark.parametrize("nodes", [2, 3])

@@ -5,6 +5,7 @@ derivatives, so the result is that of all rows in one place. The fits without on
 result. Each site fits its own rows by itself, and sends the estimates.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from pathlib import Path
@@ -18,7 +19,7 @@ from dnasa.checks import choose
 from dnasa.communication import Network
 from dnasa.core import InputError
 from dnasa.data import agreement, loading
-from dnasa.data.columns import drop_remedy, to_numbers, to_words
+from dnasa.data.columns import drop_remedy, kind_of, to_numbers, to_words
 from dnasa.data.encoding import Encoding
 from dnasa.data.ledger import check_rows
 from dnasa.data.recoding import Recode, as_recode
@@ -169,8 +170,8 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int
         name = str(used.isna().sum().idxmax())
         raise InputError(f"No row is complete; column '{name}' has the most gaps: {drop_remedy(name)}.")
     rows = rows._replace(features=tuple(name for name in rows.features if name != time))
-    if time and rows.labels.nunique() > 2:
-        raise InputError(f"Column '{target}' must have two values, event or not: are --target and --time exchanged?")
+    if TASKS[kind] == "classification":
+        _check_two(kind, rows.labels, min_count)
     check_columns(rows)
     none, count = rows.take(np.arange(0)), -1
     texts = [column.name for column in summarize(rows, none, TASKS[kind]).columns if column.kind == "text"]
@@ -193,6 +194,25 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int
     if kind == "poisson" and numbers is not None and numbers.sum() < min_count:
         raise _too_few(f"{numbers.sum():g} events", count, target, min_count)
     return Table(summary, rows, numbers, before - count, sentinel_warnings(rows))
+
+
+def _check_two(kind: str, labels: pd.Series, min_count: int) -> None:
+    """Refuse a target with more values than two, which the site can mend."""
+    counts, is_number = pd.Series(to_words(labels)).value_counts(), kind_of(str(labels.name), labels) == "number"
+    if len(counts) > 2 and counts.iloc[1] >= min_count > counts.iloc[2]:
+        word = counts.index[-1] if is_number else json.dumps(counts.index[-1])
+        raise InputError(
+            f"Column '{labels.name}' has the third value {word:.40} in fewer than {min_count} rows: correct it, or write "
+            f'missing."{labels.name}" = [{word}] into a file of --recode.',
+            f"a third value of the target in fewer than {min_count} rows",
+        )
+    if len(counts) > 2:
+        remedy = f"{'fit linear, or ' if is_number else ''}map them to two with --labels."
+        remedy = "are --target and --time exchanged?" if kind == "cox" else remedy
+        raise InputError(
+            f"Column '{labels.name}' must have two values, event or not, and has {len(counts):,}: {remedy}",
+            "a target with more than two values",
+        )
 
 
 def _too_few(what: str, rows: int, target: str, min_count: int) -> InputError:
@@ -319,7 +339,9 @@ class Design:
 
     def __init__(self, kind: str, encoding: Encoding):
         if encoding.classes and len(encoding.classes) != 2:
-            raise InputError(f"Column '{encoding.target}' must have two values for a {kind} regression, such as 0 and 1.")
+            raise InputError(
+                f"Column '{encoding.target}' must have two values at all sites for a {kind} regression: map them with --labels."
+            )
         self.kind, self.encoding, self.names = kind, encoding, list(encoding.inputs)
         is_linear, mean, scale = kind == "linear", np.asarray(encoding.mean), np.asarray(encoding.scale)
         of_target = (encoding.target_mean, encoding.target_scale) if is_linear else (0, 1)

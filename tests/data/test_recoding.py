@@ -18,6 +18,7 @@ from dnasa.communication import Network
 from dnasa.core import InputError
 from dnasa.data.duplicates import count_duplicates
 from dnasa.data.recoding import as_recode
+from dnasa.data.rows import from_frame
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("berlin", "bonn", "lyon", "oslo", "paris")
@@ -48,13 +49,17 @@ def read(folder: Path, recode: Any = None) -> data.Dataset:
     return data.from_shards(folder, range(5), 5, "died", **options)[0]
 
 
-def test_what_a_consortium_gets_wrong_is_named_and_mended(hospitals: Path) -> None:
+def test_what_a_consortium_gets_wrong_is_named_and_mended(hospitals: Path, tmp_path: Path) -> None:
     assert read(hospitals / "clean").warnings == ()
     with pytest.raises(
-        InputError, match=r"^paris.csv: .* the class 'noo' in fewer than 5 rows: .* --labels noo=OTHER"
+        InputError, match=r"^paris.csv: .* the class 'noo' in fewer than 5 rows: .* --labels no,yes,noo=no\."
     ) as refused:
         read(hospitals / "messy")
     assert refused.value.kind == "a class of fewer than 5 rows"
+    paris = pd.read_csv(hospitals / "messy" / "paris.csv")
+    suggested = as_recode(None, str(refused.value).split("--labels ")[1].split(".")[0])
+    paris.to_csv(tmp_path / "paris.csv", index=False)
+    assert data.from_shards(tmp_path, range(1), 1, "died", drop_columns="admitted,patient", recode=suggested)
     with pytest.raises(InputError, match=r"^lyon.csv: Column 'died' has the label '2' \(row \d+\), which --labels"):
         read(hospitals / "messy", as_recode(None, "no=0,yes=1,noo=0"))
     warned = read(hospitals / "messy", LABELS).warnings
@@ -101,7 +106,7 @@ def test_sites_learn_which_of_their_own_rows_others_have(hospitals: Path, tmp_pa
     both.to_csv(tmp_path / f"lyon.{kind}", index=False) if kind == "csv" else both.to_parquet(tmp_path / f"lyon.{kind}")
     rows, shards = data.from_shards(tmp_path, range(2), 2, "died", drop_columns="admitted,patient")
     copies = count_duplicates(rows, shards, lambda own, read: [read(own)], 12)[1]
-    assert copies == ["lyon has 7 rows that equal others of it in all columns used."]
+    assert copies == ["lyon has 7 rows equal to others of it in all columns used."]
 
 
 def test_one_file_serves_several_targets(hospitals: Path) -> None:
@@ -134,17 +139,29 @@ def test_a_number_far_from_all_others_is_named() -> None:
     assert data.from_frame(frame, "died").warnings == ()
     frame.loc[7, ["bmi", "visits"]] = 265, 9
     assert data.from_frame(frame, "died").warnings == (
-        "Column 'bmi' has 265 in 1 rows, far from its other numbers: is it wrong, or in other units?",
+        "Column 'bmi' has 265 in 1 row, far from its other numbers: is it wrong, or in other units?",
     )
     frame["change"] = rng.normal(0, 1, 200).round(1) - 1  # has -1, 0 and negative numbers
     frame.loc[7, ["bmi", "crp", "visits"]] = 0, -1, -1
     frame.loc[8, "crp"] = -1
     frame["icu"] = np.where(np.arange(200) < 3, 9, np.arange(200) % 2)
     assert [sentence[:32] for sentence in data.from_frame(frame, "died").warnings] == [
-        "Column 'bmi' has 0 in 1 rows, fa",
+        "Column 'bmi' has 0 in 1 row, far",
         "Column 'crp' has -1 in 2 rows, f",
         "Column 'icu' has 9 in 3 rows, fa",
     ]
+    frame["icu"] = np.where(np.arange(200) < 1, 3, np.arange(200) % 2)
+    assert not [line for line in data.from_frame(frame, "died").warnings if "icu" in line], "3 may be a count"
+
+
+def test_numbers_that_are_left_when_words_are_recoded_are_numbers() -> None:
+    frame = pd.DataFrame({"dose": ["1.5", "unknown", "3"] * 9, "sex": ["f", "m", "m"] * 9, "ward": ["01", "2", "x"] * 9})
+    frame["died"] = [0, 1, 1] * 9
+    recode = as_recode({"missing": {"dose": ["unknown"]}, "categories": {"sex": {"f": 0, "m": 1}, "ward": {"x": "icu"}}})
+    assert recode is not None
+    rows = from_frame(frame, "died", "the frame", recode)
+    assert rows.inputs[["dose", "sex"]].iloc[:3].fillna(-1).to_numpy().tolist() == [[1.5, 0], [-1, 1], [3, 1]]
+    assert rows.inputs.ward.iloc[:3].tolist() == ["01", "2", "icu"]
 
 
 @pytest.mark.parametrize(

@@ -207,10 +207,10 @@ def test_columns_are_matched_by_name_in_any_order(tmp_path: Path) -> None:
         (lambda f: f.drop(columns="age"), "^oslo does not have the columns of .*; missing: 'age', further: none"),
         (lambda f: f.assign(more=1), "^oslo does not have the columns of .*; missing: none, further: 'more'"),
         (lambda f: f.rename(columns={"age": "Age"}), "^oslo does .*; missing: 'age', further: 'Age'"),
-        (lambda f: f.assign(age="old"), "^Column 'age' of oslo holds texts; at bonn it holds numbers: correct"),
+        (lambda f: f.assign(age="old"), "^Column 'age' of oslo holds texts; at bonn it holds numbers: map it with categories"),
         (
             lambda f: f.assign(town=np.arange(len(f)) % 9),
-            "^Column 'town' of oslo holds numbers; at bonn it holds texts: correct",
+            "^Column 'town' of oslo holds numbers; at bonn it holds texts: map it with categories",
         ),
     ],
 )

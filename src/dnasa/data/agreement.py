@@ -36,7 +36,7 @@ def aligned(summaries: Sequence[Summary]) -> list[Summary]:
     tables = [{column.name: column for column in summary.columns} for summary in summaries]
     for name in order:
         kinds = ["" if table[name].is_empty else table[name].kind for table in tables]
-        _check_kinds(name, summaries, kinds, f"correct it, or {drop_remedy(name)}")
+        _check_kinds(name, summaries, kinds, f'map it with categories."{name}" in a file of --recode, or {drop_remedy(name)}')
     kinds = [summary.target.kind for summary in summaries]
     _check_kinds(first.target.name, summaries, kinds, f"write it the same at all sites, {LABELS}")
     pairs = zip(summaries, tables, strict=True)

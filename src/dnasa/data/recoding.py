@@ -82,7 +82,10 @@ class Recode(BaseModel):
             column = pd.Series(numbers, column.index)
         if words := self.categories.get(name):
             column = pd.Series([words.get(word, word) for word in to_words(column)], column.index, object)
-        return column.mask(column == MISSING)
+        column = column.mask(column == MISSING)
+        are_texts = column.notna().any() and column.dropna().map(type).eq(str).all()
+        numbers = pd.to_numeric(column, errors="coerce") if are_texts else column
+        return numbers if numbers.notna().sum() == column.notna().sum() else column  # as in a file without the other words
 
     def target(self, labels: pd.Series) -> pd.Series:
         """The target column with the classes as names; one that is not named here is an error."""

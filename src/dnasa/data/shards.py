@@ -111,7 +111,7 @@ def check_sites(recode: Recode | None, summaries: Sequence[Summary], nodes: int)
     """Refuse sections for sites that are not there."""
     names = {summary.name for summary in summaries}  # one, in a dry run
     if recode is not None and len(names) == nodes and (unknown := recode.sites.keys() - names):
-        raise InputError(f"The file of --recode names {min(unknown)}, which is no site: correct it.")
+        raise InputError(f"The file of --recode names {min(unknown)}, which is no site: correct it, or remove its section.")
 
 
 def _by_node(summaries: Sequence[Summary], local_nodes: range, nodes: int) -> list[Summary]:

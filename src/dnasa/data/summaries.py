@@ -8,13 +8,14 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from dnasa.checks import choose
+from dnasa.checks import choose, counted
 from dnasa.core import InputError
 from dnasa.data import columns
 from dnasa.data.columns import MISSING, drop_remedy, kind_of, nearly_all_different, to_numbers, to_words
@@ -28,6 +29,7 @@ FAR, NEAR, FEW_VALUES = 3, 0.2, 10  # a number is far by so many times the range
 SOLVABLE = 3  # values whose counts follow from the moments
 MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
 RARE_CLASSES, RARE = 100, 5  # also a regression's target: more than 100 values with fewer than 5 rows each
+MOST_NAMED = 8  # classes in a message
 MOST_FRACTIONS = 20  # numbers with a fraction and more values are a regression's target
 
 
@@ -256,8 +258,8 @@ def sentinel_warnings(rows: Rows, where: str = "") -> list[str]:
                 remedy = "is it wrong, or in other units?"
                 if SENTINEL.fullmatch(f"{value:.10g}"):
                     remedy = "if this is a missing value, say so under [missing] in a file of --recode."
-                count = (values == value).sum()
-                sentences += [f"Column '{name}'{where} has {value:g} in {count:,} rows, far from its other numbers: {remedy}"]
+                rows_text = counted((values == value).sum(), "row")
+                sentences += [f"Column '{name}'{where} has {value:g} in {rows_text}, far from its other numbers: {remedy}"]
     return sentences
 
 
@@ -266,9 +268,9 @@ def _usual_gap(value: float, others: np.ndarray) -> float:
     width, several = float(np.ptp(others)) or np.inf, len(np.unique(others)) > FEW_VALUES
     if value in (0, -1, -9) and several and others.min() >= 0:
         return NEAR * width if value == 0 else 0
-    if (SENTINEL.fullmatch(f"{value:.10g}") and value not in (0, -1)) or np.isin(others, (0, 1)).all():
+    if SENTINEL.fullmatch(f"{value:.10g}") and value not in (0, -1):
         return width
-    return FAR * width if several else np.inf
+    return FAR * width if several or np.isin(others, (0, 1)).all() else np.inf  # 3 may be a count
 
 
 def summarize(train: Rows, test: Rows, task: str | None, min_count: int = 1) -> Summary:
@@ -361,10 +363,12 @@ def _summarize_target(rows: Rows, test: pd.Series, task: str | None, min_count: 
     classes = tuple(_class_name(value, booleans) for value in values.tolist())
     rare = np.bincount(places[:total], minlength=len(values)) < min_count
     if rare.any() and not named:
-        word, few = classes[int(rare.argmax())], f"fewer than {min_count} rows"
+        word, few = f"{classes[int(rare.argmax())]!s:.40}", f"fewer than {min_count} rows"
+        usual = [str(each) for each, is_rare in zip(classes, rare, strict=True) if not is_rare][:MOST_NAMED]
+        pair = f"{word}={[*get_close_matches(word, usual if is_text else [], 1), 'OTHER'][0]}"
         raise InputError(
-            f"Column '{name}' has the class '{word!s:.40}' in {few}: correct it, map it with --labels "
-            f"{shlex.quote(f'{word}=OTHER')}, or name all classes with --labels. Numbers to predict need a regression.",
+            f"Column '{name}' has the class '{word}' in {few}: correct it, or name all classes, with it or mapping it, as in "
+            f"--labels {shlex.quote(','.join([*usual, pair]))}. Numbers to predict need a regression.",
             f"a class of {few}",
         )
     counts = np.bincount(places[: len(train)], minlength=len(values))
