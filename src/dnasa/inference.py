@@ -22,7 +22,7 @@ from dnasa.data import agreement, loading
 from dnasa.data.columns import drop_remedy, kind_of, to_numbers, to_words
 from dnasa.data.encoding import Encoding
 from dnasa.data.ledger import check_rows
-from dnasa.data.recoding import Recode, as_recode
+from dnasa.data.recoding import Recode, as_recode, unused_warnings
 from dnasa.data.rows import Rows, from_frame, without_columns
 from dnasa.data.shards import check_sites, naming, node_entries, node_paths
 from dnasa.data.summaries import (
@@ -299,7 +299,10 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
         for each in tables
         if each.left_out
     ]
-    warned = [sentence for each in tables for sentence in each.warnings] + agreement.warnings(summaries)
+    warned = [sentence for each in tables for sentence in each.warnings] + agreement.warnings(
+        summaries, recode.named if recode else ()
+    )
+    warned += unused_warnings(each.rows.used for each in tables)
     return Fit(title, RATIOS[kind], table, by_site, (*notes, *(f"Warning: {sentence}" for sentence in warned)))
 
 
@@ -340,7 +343,8 @@ class Design:
     def __init__(self, kind: str, encoding: Encoding):
         if encoding.classes and len(encoding.classes) != 2:
             raise InputError(
-                f"Column '{encoding.target}' must have two values at all sites for a {kind} regression: map them with --labels."
+                f"Column '{encoding.target}' has {len(encoding.classes)} classes at all sites; a {kind} regression takes two: "
+                "map them with --labels or --recode."
             )
         self.kind, self.encoding, self.names = kind, encoding, list(encoding.inputs)
         is_linear, mean, scale = kind == "linear", np.asarray(encoding.mean), np.asarray(encoding.scale)

@@ -130,6 +130,37 @@ def test_flipped_classes_are_asked_about(hospitals: Path) -> None:
     )
 
 
+def test_a_typo_in_the_labels_is_asked_about(hospitals: Path) -> None:
+    coded = RECODE | {"labels": {"no": "no", "yes": "yes", "0": "no", "1": "yse"}, "sites": dict(RECODE["sites"])}
+    del coded["sites"]["bonn"]
+    typo = read(hospitals / "messy", coded).warnings[-1]
+    assert typo == (
+        "Column 'died' has class 'yes' at berlin, lyon, oslo, paris and class 'yse' at bonn, and both at no site: "
+        "is one misspelled in --labels or --recode?"
+    )
+    nowhere = read(hospitals / "messy", RECODE | {"labels": {"no": "no", "yes": "yes", "yse": "yse"}}).warnings[-1]
+    assert nowhere.startswith("No site has training rows of class 'yse' in column 'died': is")
+
+
+def test_an_entry_that_matches_no_row_is_named_at_the_site(hospitals: Path) -> None:
+    oslo = {"missing": {"lactate": [-999, -998]}, "categories": {"sex": {"f": "female", "mm": "male"}}, "labels": {"n": "no"}}
+    recode = RECODE | {"sites": RECODE["sites"] | {"oslo": RECODE["sites"]["oslo"] | oslo}}
+    entries = "missing.lactate = -998", "categories.sex.mm = male", "labels.n = no"
+    expected = [f"'{entry}' of --labels or --recode matches no row: is it misspelled?" for entry in entries]
+    assert [line for line in read(hospitals / "messy", recode).warnings if "matches no row" in line] == expected
+
+    def warned(network: Network) -> list[str]:
+        options: Any = {"id_column": "patient", "drop_columns": "admitted", "recode": recode}
+        gather = network.processes.allgather_text
+        rows = data.from_shards(hospitals / "messy", network.local_nodes, 5, "died", None, gather, **options)[0]
+        return [line for line in rows.warnings if "matches no row" in line]
+
+    assert run_threads(topology.complete(5), warned) == [[], [], [], expected, []]
+    own = recode["sites"]["oslo"] | {"labels": {**RECODE["labels"], "n": "no"}}
+    alone = data.load(hospitals / "messy" / "oslo.csv", "died", drop_columns="admitted,patient", recode=own)
+    assert alone.warnings[-3:] == tuple(expected)
+
+
 def test_a_number_far_from_all_others_is_named() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(

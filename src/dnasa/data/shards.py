@@ -18,7 +18,7 @@ from dnasa.checks import whole
 from dnasa.core import InputError
 from dnasa.data import agreement, loading, reading
 from dnasa.data.dataset import Dataset
-from dnasa.data.recoding import Recode, as_recode
+from dnasa.data.recoding import Recode, as_recode, unused_warnings
 from dnasa.data.rows import without_columns
 from dnasa.data.summaries import MIN_COUNT, Summary, check_identifiers, make_encoding, sentinel_warnings, summarize
 
@@ -100,7 +100,11 @@ def from_shards(
         encoding=encoding,
         test_counts=() if common else tuple(summary.tests for summary in of_nodes),
         class_counts=total.target.counts,
-        warnings=(*warnings, *agreement.warnings(summaries)),
+        warnings=(
+            *warnings,
+            *unused_warnings(rows.used for rows in train_rows),
+            *agreement.warnings(summaries, recode.named if recode else ()),
+        ),
         sites=tuple(of_nodes),
         row_numbers=[number for rows in (*train_rows, *test_rows) for number in rows.labels.index],
     )
