@@ -20,6 +20,7 @@ from dnasa.cli import app
 from dnasa.communication import Network
 from dnasa.core import InputError
 from dnasa.inference import Fit, fit
+from dnasa.networks import dry_run
 
 INPUTS = ["age", "ward", "dose"]
 TARGETS = {"logistic": "died", "linear": "pressure", "poisson": "visits", "cox": "died"}
@@ -179,6 +180,13 @@ def test_messy_tables_are_recoded_first_and_a_dry_run_sends_nothing(tmp_path: Pa
     out = capfd.readouterr().out
     assert "Nothing was sent" in out
     assert "odds ratio" not in out
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.filterwarnings("error")
+def test_a_dry_run_gives_no_warning_of_numpy(kind: str) -> None:
+    graph = dnasa.topology.complete(3)
+    of(kind, {"bonn": hospitals()["bonn"]}, dry_run.connect(graph, None, None, ["bonn", "lyon", "oslo"]))
 
 
 def test_a_site_sends_no_sums_of_few_rows() -> None:

@@ -343,7 +343,7 @@ class Design:
     def __init__(self, kind: str, encoding: Encoding):
         if encoding.classes and len(encoding.classes) != 2:
             raise InputError(
-                f"Column '{encoding.target}' has {len(encoding.classes)} classes at all sites; a {kind} regression takes two: "
+                f"Column '{encoding.target}' has {len(encoding.classes)} classes over all sites; {kind} regressions take two: "
                 "map them with --labels or --recode."
             )
         self.kind, self.encoding, self.names = kind, encoding, list(encoding.inputs)
@@ -393,7 +393,8 @@ class Design:
         coefficients[self.unknown(point)] = np.nan
         errors = np.sqrt(np.diag(covariance)) + 0 * coefficients
         table = pd.DataFrame({"input": self.names, "coefficient": coefficients, "standard_error": errors})
-        table["p"] = 2 * stats.t.sf(np.abs(coefficients / errors), freedom)
+        with np.errstate(all="ignore"):  # a perfect fit has no errors, nor has a dry run
+            table["p"] = 2 * stats.t.sf(np.abs(coefficients / errors), freedom)
         for end, width in {"": 0, "_low": -stats.t.ppf(0.975, freedom), "_high": stats.t.ppf(0.975, freedom)}.items():
             table[f"coefficient{end}"] = coefficients + width * errors
             if RATIOS[self.kind]:
