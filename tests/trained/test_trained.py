@@ -576,10 +576,13 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
     of_site = "bonn (its training rows)" if common else "bonn"
     assert of_site in shown[f"Results for kind, event: low, threshold {results.threshold_of(alone):.3g}"]
     alone.sites[1] = None
-    left_out, biased = results.left_out(alone, ["bonn", "köln", "ulm"])
+    left_out, biased, *mixed = results.remarks(alone, ["bonn", "köln", "ulm"])
+    assert [line.startswith("The calibration intercept of the first column mixes those") for line in mixed] == [True] * (
+        not common
+    )
     assert "risks may differ from those of all" in biased
     assert left_out == "Left out, lost in the run or with fewer than 5 test rows of a class: köln."
     alone.sites[1] = alone.sites[0].model_copy(update={"scores": [(alone.sites[0].scores[0][0], [])]})
-    (single,) = results.left_out(alone, ["bonn", "köln", "ulm"])
+    single, *_ = results.remarks(alone, ["bonn", "köln", "ulm"])
     assert single.startswith("Without a column, since all test rows have one class: köln;")
     assert "köln" not in {*results.numbers(alone, ["bonn", "köln", "ulm"]).group}

@@ -100,7 +100,7 @@ def report(
     for title, table in results.tables(measured, run.sites, threshold) if measured else ():
         print_table(table, title)
     for line in (
-        *(results.left_out(measured, run.sites) if measured else ()),
+        *(results.remarks(measured, run.sites) if measured else ()),
         *(f"Warning: {line}" for line in warnings(folder)),
     ):
         print_line(line)
