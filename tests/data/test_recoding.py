@@ -204,7 +204,7 @@ def test_numbers_that_are_left_when_words_are_recoded_are_numbers() -> None:
         ({"units": {"sex": {"factor": 2}}}, "berlin.csv: Column 'sex' must hold numbers; row 1 has"),
         ({"columns": {"alter": "Age"}}, "berlin.csv has neither column 'alter' and 'Age'"),
         ({"missing": {"alter": [9]}}, "berlin.csv has no column 'alter', which the file of --recode names"),
-        ({"sites": {"rome": {}}}, "The file of --recode names rome, which is no site"),
+        ({"sites": {"rome": {}}}, "The file of --recode names rome, which is no site: correct it, or remove its section."),
     ],
 )
 def test_a_wrong_recoding_gets_one_line(hospitals: Path, recode: Any, words: str) -> None:
