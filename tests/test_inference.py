@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dnasa.cli import app
 from dnasa.communication import Network
 from dnasa.core import InputError
 from dnasa.inference import Fit, fit
+from dnasa.networks import dry_run
 
 INPUTS = ["age", "ward", "dose"]
 TARGETS = {"logistic": "died", "linear": "pressure", "poisson": "visits", "cox": "died"}
@@ -115,7 +117,7 @@ def test_nothing_about_few_rows_or_events_leaves_a_site() -> None:
     assert "hospice" not in sent[0]
     rows = len(frame[4:].dropna())
     assert json.loads(sent[0])[1][0][0] == rows
-    assert f"bonn: {len(frame) - rows} rows are left out" in found.notes[1]
+    assert f"bonn leaves out {len(frame) - rows} of {len(frame)} rows: " in found.notes[1]
     few = pd.DataFrame({"age": np.arange(99) / 2, "ward": "er", "dose": 1.0, "died": ["yes"] * 4 + ["no"] * 95})
     for named in ({}, {"labels": {"yes": "yes", "no": "no"}}):
         with pytest.raises(
@@ -125,6 +127,22 @@ def test_nothing_about_few_rows_or_events_leaves_a_site() -> None:
     with pytest.raises(InputError, match="have one value of 'died' only"):
         of("logistic", {"bonn": few.assign(died="no")}, spying)
     assert len(sent) == 1
+
+
+def test_a_target_with_a_third_value_gets_the_remedy_that_works() -> None:
+    frames = {name: frame[["age", "dose", "died"]].dropna() for name, frame in hospitals().items()}
+    for third, written in ((3, "3"), ("dead", '"dead"')):
+        died = (frames["oslo"].died == "yes").astype(int) if third == 3 else frames["oslo"].died
+        wrong = {"oslo": frames["oslo"].assign(died=died.where(np.arange(len(died)) != 7, third))}
+        for kind in ("logistic", "cox"):
+            with pytest.raises(
+                InputError, match=f"value {written} in fewer than 5 rows: correct it, or write .*recode"
+            ) as refused:
+                fit(kind, wrong, "died", time="age" if kind == "cox" else None)
+        recode = tomllib.loads(str(refused.value).split("write ")[1].split(" into")[0])
+        assert fit("logistic", wrong, "died", recode=recode).title.startswith("Logistic regression of died")
+    with pytest.raises(InputError, match=r"must have two values, event or not, and has \d+: fit linear, or map them to two"):
+        fit("logistic", frames, "age")
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
@@ -162,6 +180,13 @@ def test_messy_tables_are_recoded_first_and_a_dry_run_sends_nothing(tmp_path: Pa
     out = capfd.readouterr().out
     assert "Nothing was sent" in out
     assert "odds ratio" not in out
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.filterwarnings("error")
+def test_a_dry_run_gives_no_warning_of_numpy(kind: str) -> None:
+    graph = dnasa.topology.complete(3)
+    of(kind, {"bonn": hospitals()["bonn"]}, dry_run.connect(graph, None, None, ["bonn", "lyon", "oslo"]))
 
 
 def test_a_site_sends_no_sums_of_few_rows() -> None:
@@ -220,8 +245,6 @@ def test_two_fits_of_a_site_differ_in_no_row_or_in_five(tmp_path: Path) -> None:
     ).stat().st_mode & 0o777 == 0o600  # the hashes of guessed values are known to whoever reads it
     begun = len(sent)
     for few in (
-        lab(1),
-        lab(4),
         frame[1:],
         pd.concat([frame, frame[:2]]),
         frame.assign(age=frame.age.where(frame.index > 0, 50)),
@@ -233,7 +256,8 @@ def test_two_fits_of_a_site_differ_in_no_row_or_in_five(tmp_path: Path) -> None:
             fitted(few)
         assert refused.value.kind == "rows that differ from those of an earlier fit in fewer than 5"
     assert len(sent) == begun
-    fitted(lab(5))
+    for missing in (1, 4, 5):  # as many are left out, or others would learn how many are missing from the number of all rows
+        assert any(f"leaves out 5 of {len(frame)} rows: " in note for note in fitted(lab(missing)).notes)
     fitted(frame.sample(frac=1, random_state=0))  # the same rows
     with pytest.raises(InputError, match="in 2: "):
         fitted(lab(7))  # compared with the second
@@ -267,6 +291,17 @@ def test_the_command_writes_tables(tmp_path: Path, capfd: pytest.CaptureFixture[
     written_tex = (tmp_path / "out" / "coefficients.tex").read_text()
     assert r"$<$0.001" in written_tex
     assert "Reference of ward: er." in written_tex
+    again = "fit", "cox", *words, "--time", "days", "--out", tmp_path / "out"
+    assert "holds a fit already: choose another folder, or replace it with --force." in refused(*again)
+    app([*map(str, again), "--force"], standalone_mode=False)
+    assert (tmp_path / "out" / "coefficients.tex").read_text() == written_tex
+    for words_of_report in ((), ("--html",)):
+        assert "holds a regression: its results are in coefficients.csv" in refused(
+            "report", tmp_path / "out", *words_of_report
+        )
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "sites.csv").touch()
+    assert "sites.csv was not written by dnasa" in refused(*again[:-1], tmp_path / "mine", "--force")
     assert re.search(r"age & \d\.\d{3} & \d\.\d{3} to \d\.\d{3} &", written_tex)
     for wrong, message in {"cox": "needs --time", "logit": "Did you mean logistic?", "poisson": "must hold counts"}.items():
         assert message in refused("fit", wrong, *words[:2], "--target", "pressure", "--out", tmp_path / "no")

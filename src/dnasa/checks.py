@@ -61,6 +61,11 @@ def nodes_text(nodes: Sequence[int]) -> str:
     return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {nodes[0]} to {nodes[-1]}"
 
 
+def counted(count: int, what: str) -> str:
+    """So many of a thing, in words: 1 row, 2,000 rows."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def whole(name: str, value: Any, low: int = 1, high: int = 2**62) -> int:
     """Refuse anything but a whole number in that range."""
     try:

@@ -5,6 +5,7 @@ derivatives, so the result is that of all rows in one place. The fits without on
 result. Each site fits its own rows by itself, and sends the estimates.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from pathlib import Path
@@ -18,10 +19,10 @@ from dnasa.checks import choose
 from dnasa.communication import Network
 from dnasa.core import InputError
 from dnasa.data import agreement, loading
-from dnasa.data.columns import drop_remedy, to_numbers, to_words
+from dnasa.data.columns import drop_remedy, kind_of, to_numbers, to_words
 from dnasa.data.encoding import Encoding
 from dnasa.data.ledger import check_rows
-from dnasa.data.recoding import Recode, as_recode
+from dnasa.data.recoding import Recode, as_recode, unused_warnings
 from dnasa.data.rows import Rows, from_frame, without_columns
 from dnasa.data.shards import check_sites, naming, node_entries, node_paths
 from dnasa.data.summaries import (
@@ -44,6 +45,7 @@ MOST = 30  # iterations; five to eight are usual
 CONVERGED = 1e-9  # the largest step, in standard deviations
 SINGULAR = 1e-10  # the smallest eigenvalue of second derivatives that are scaled to a diagonal of 1
 INTERCEPT = "intercept"
+FILES = ("coefficients.csv", "coefficients.tex", "sites.csv")  # of `dnasa fit --out`
 ESTIMATE = ["coefficient", "standard_error"]
 BY_SITE = ["site", "rows", "input", *ESTIMATE, "coefficient_without", "standard_error_without"]
 
@@ -117,7 +119,7 @@ def fit(
         id_column: A column that names the rows and is not an input.
         recode: A file `recode.toml` or its contents, applied before anything else.
         keys: The folder of this site's keys, where it keeps which rows its regressions have used, and refuses one that differs
-            from an earlier one in fewer than `min_count`.
+            from an earlier one in fewer than `min_count`; nor does it leave out fewer rows.
         min_count: No category, class or statistic of fewer rows leaves a site, which needs so many rows for each coefficient.
 
     Examples:
@@ -137,7 +139,7 @@ def fit(
             own, given = recode and recode.at(site), frames.get(str(path))
             rows = loading.read(path, target, own)[0] if given is None else from_frame(given, target, path.name, own)
             rows = without_columns(rows, drop_columns, id_column, path.name, may_be_absent=True)
-            tables.append(_complete(site, rows, kind, time, min_count))
+            tables.append(_complete(site, rows, kind, time, min_count, least=min_count if keys else 1))
             if keys is not None and network is not None:
                 check_rows(keys, tables[-1].rows, min_count, sends=network.processes.own_folders)
     network = network or Network(len(tables), lambda messages, k: messages, lambda a: a.mean(-2))
@@ -154,8 +156,11 @@ class Table(NamedTuple):
     warnings: list[str]
 
 
-def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int) -> Table:
-    """The rows without gaps, and without categories of so few rows that no number about them may leave the site."""
+def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int, least: int) -> Table:
+    """The rows without gaps, and without categories of so few rows that no number about them may leave the site.
+
+    It leaves out none or at least so many, since the others know how many rows the site has.
+    """
     if not rows.features or (time and time not in rows.features):
         raise InputError(f"There is no column '{time}' of times: give --time with one of the columns of the table.")
     check_identifiers(rows._replace(features=tuple(name for name in rows.features if name != time)))
@@ -165,13 +170,15 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int
         name = str(used.isna().sum().idxmax())
         raise InputError(f"No row is complete; column '{name}' has the most gaps: {drop_remedy(name)}.")
     rows = rows._replace(features=tuple(name for name in rows.features if name != time))
-    if time and rows.labels.nunique() > 2:
-        raise InputError(f"Column '{target}' must have two values, event or not: are --target and --time exchanged?")
+    if TASKS[kind] == "classification":
+        _check_two(kind, rows.labels, min_count)
     check_columns(rows)
     none, count = rows.take(np.arange(0)), -1
     texts = [column.name for column in summarize(rows, none, TASKS[kind]).columns if column.kind == "text"]
     while count != len(rows.labels):
         count = len(rows.labels)
+        if 0 < before - count < least:
+            rows = rows.take(np.arange(least - (before - count), count))
         for words in (pd.Series(to_words(rows.inputs[name])) for name in texts):
             rows = rows.take(np.flatnonzero(words.map(words.value_counts()) >= min_count))
     check_rare_numbers(rows, min_count)
@@ -187,6 +194,25 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int
     if kind == "poisson" and numbers is not None and numbers.sum() < min_count:
         raise _too_few(f"{numbers.sum():g} events", count, target, min_count)
     return Table(summary, rows, numbers, before - count, sentinel_warnings(rows))
+
+
+def _check_two(kind: str, labels: pd.Series, min_count: int) -> None:
+    """Refuse a target with more values than two, which the site can mend."""
+    counts, is_number = pd.Series(to_words(labels)).value_counts(), kind_of(str(labels.name), labels) == "number"
+    if len(counts) > 2 and counts.iloc[1] >= min_count > counts.iloc[2]:
+        word = counts.index[-1] if is_number else json.dumps(counts.index[-1])
+        raise InputError(
+            f"Column '{labels.name}' has the third value {word:.40} in fewer than {min_count} rows: correct it, or write "
+            f'missing."{labels.name}" = [{word}] into a file of --recode.',
+            f"a third value of the target in fewer than {min_count} rows",
+        )
+    if len(counts) > 2:
+        remedy = f"{'fit linear, or ' if is_number else ''}map them to two with --labels."
+        remedy = "are --target and --time exchanged?" if kind == "cox" else remedy
+        raise InputError(
+            f"Column '{labels.name}' must have two values, event or not, and has {len(counts):,}: {remedy}",
+            "a target with more than two values",
+        )
 
 
 def _too_few(what: str, rows: int, target: str, min_count: int) -> InputError:
@@ -230,6 +256,10 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
                 parts[k, place] = model(points[k])
         return network.mean(parts) * network.nodes
 
+    event, events = "", ""
+    if classes := design.encoding.classes:  # the counts of summaries are rounded
+        of_tables = [[float(design.encoding.labels(table.rows.labels).sum())] for table in tables]
+        event, events = f" = {classes[1]}", f" with {network.mean(np.array(of_tables))[0] * network.nodes:,.0f} events"
     start = np.zeros((1, d))
     if kind == "poisson":
         start[:, 0] = np.log(total.target.moments.mean)
@@ -260,13 +290,19 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
             frames.append(frame.assign(site=summary.name, rows=summary.rows, input=design.names))
         by_site = pd.concat(frames, ignore_index=True)[BY_SITE]
         table = table.join(_over_sites(by_site), on="input")
-    classes, of_classes = design.encoding.classes, total.target.counts
-    event, events = (f" = {classes[1]}", f" with {of_classes[1]:,} events") if classes else ("", "")
     title = f"{kind.capitalize()} regression of {total.target.name}{event}, {total.rows:,} rows{events} at {len(counts)} sites"
-    reason = f"rows are left out: a value is missing, or a category has fewer than {min_count} rows at the site."
+    reason = f"a value is missing, or a category has fewer than {min_count} rows at the site"
     notes = [f"Reference of {name}: {words[0]}." for name, words in texts.items()]
-    notes += [f"{each.summary.name}: {each.left_out:,} {reason}" for each in tables if each.left_out]
-    warned = [sentence for each in tables for sentence in each.warnings] + agreement.warnings(summaries)
+    notes += [
+        f"{each.summary.name} leaves out {each.left_out:,} of {each.left_out + each.summary.rows:,} rows: {reason}"
+        f"{', or to hide how many these are' if each.left_out == min_count else ''}."
+        for each in tables
+        if each.left_out
+    ]
+    warned = [sentence for each in tables for sentence in each.warnings] + agreement.warnings(
+        summaries, recode.named if recode else ()
+    )
+    warned += unused_warnings(each.rows.used for each in tables)
     return Fit(title, RATIOS[kind], table, by_site, (*notes, *(f"Warning: {sentence}" for sentence in warned)))
 
 
@@ -306,7 +342,10 @@ class Design:
 
     def __init__(self, kind: str, encoding: Encoding):
         if encoding.classes and len(encoding.classes) != 2:
-            raise InputError(f"Column '{encoding.target}' must have two values for a {kind} regression, such as 0 and 1.")
+            raise InputError(
+                f"Column '{encoding.target}' has {len(encoding.classes)} classes over all sites; {kind} regressions take two: "
+                "map them with --labels or --recode."
+            )
         self.kind, self.encoding, self.names = kind, encoding, list(encoding.inputs)
         is_linear, mean, scale = kind == "linear", np.asarray(encoding.mean), np.asarray(encoding.scale)
         of_target = (encoding.target_mean, encoding.target_scale) if is_linear else (0, 1)
@@ -354,7 +393,8 @@ class Design:
         coefficients[self.unknown(point)] = np.nan
         errors = np.sqrt(np.diag(covariance)) + 0 * coefficients
         table = pd.DataFrame({"input": self.names, "coefficient": coefficients, "standard_error": errors})
-        table["p"] = 2 * stats.t.sf(np.abs(coefficients / errors), freedom)
+        with np.errstate(all="ignore"):  # a perfect fit has no errors, nor has a dry run
+            table["p"] = 2 * stats.t.sf(np.abs(coefficients / errors), freedom)
         for end, width in {"": 0, "_low": -stats.t.ppf(0.975, freedom), "_high": stats.t.ppf(0.975, freedom)}.items():
             table[f"coefficient{end}"] = coefficients + width * errors
             if RATIOS[self.kind]:

@@ -114,6 +114,20 @@ def test_two_summaries_do_not_give_the_number_of_a_row_that_only_one_of_them_has
         assert len({sent(last) for last in np.linspace(numbers.min(), numbers.max(), 30)}) <= 8
 
 
+def test_two_summaries_do_not_tell_of_the_few_rows_by_which_their_counts_differ() -> None:
+    for few in range(20):
+        ward = ["a"] * 50 + ["b"] * 12 + ["c"] * few + [None] * (38 - few)
+        dose, died = np.arange(100) / 7, ["no"] * (80 - few) + ["yes"] * (20 + few)
+        dose[:few] = np.nan
+        rows = from_frame(pd.DataFrame({"ward": ward, "dose": dose, "died": died}), "died", "the table")
+        wards, doses = summarize(rows, rows.take(np.arange(0)), None, 5).columns
+        counts = [*(count for word, count in wards.counts.items() if word != "a"), *doses.counts.values()]
+        target = summarize(rows, rows.take(np.arange(0)), None, 5).target
+        counts += [target.rows_of_classes["yes"]]
+        assert not any(count % 5 for count in counts), counts
+        assert sum(target.counts) == doses.moments.n + sum(doses.counts.values()) == 100
+
+
 def test_nothing_is_said_of_missing_values_of_test_rows() -> None:
     frame = pd.DataFrame({"dose": np.arange(40) / 7, "ward": ["a", "b"] * 20, "y": ["n", "m"] * 20})
     train, full = (from_frame(part, "y", "the table") for part in (frame[:30], frame[30:]))

@@ -18,6 +18,7 @@ from dnasa.communication import Network
 from dnasa.core import InputError
 from dnasa.data.duplicates import count_duplicates
 from dnasa.data.recoding import as_recode
+from dnasa.data.rows import from_frame
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("berlin", "bonn", "lyon", "oslo", "paris")
@@ -48,13 +49,17 @@ def read(folder: Path, recode: Any = None) -> data.Dataset:
     return data.from_shards(folder, range(5), 5, "died", **options)[0]
 
 
-def test_what_a_consortium_gets_wrong_is_named_and_mended(hospitals: Path) -> None:
+def test_what_a_consortium_gets_wrong_is_named_and_mended(hospitals: Path, tmp_path: Path) -> None:
     assert read(hospitals / "clean").warnings == ()
     with pytest.raises(
-        InputError, match=r"^paris.csv: .* the class 'noo' in fewer than 5 rows: .* --labels noo=OTHER"
+        InputError, match=r"^paris.csv: .* the class 'noo' in fewer than 5 rows: .* --labels no,yes,noo=no\."
     ) as refused:
         read(hospitals / "messy")
     assert refused.value.kind == "a class of fewer than 5 rows"
+    paris = pd.read_csv(hospitals / "messy" / "paris.csv")
+    suggested = as_recode(None, str(refused.value).split("--labels ")[1].split(".")[0])
+    paris.to_csv(tmp_path / "paris.csv", index=False)
+    assert data.from_shards(tmp_path, range(1), 1, "died", drop_columns="admitted,patient", recode=suggested)
     with pytest.raises(InputError, match=r"^lyon.csv: Column 'died' has the label '2' \(row \d+\), which --labels"):
         read(hospitals / "messy", as_recode(None, "no=0,yes=1,noo=0"))
     warned = read(hospitals / "messy", LABELS).warnings
@@ -101,7 +106,7 @@ def test_sites_learn_which_of_their_own_rows_others_have(hospitals: Path, tmp_pa
     both.to_csv(tmp_path / f"lyon.{kind}", index=False) if kind == "csv" else both.to_parquet(tmp_path / f"lyon.{kind}")
     rows, shards = data.from_shards(tmp_path, range(2), 2, "died", drop_columns="admitted,patient")
     copies = count_duplicates(rows, shards, lambda own, read: [read(own)], 12)[1]
-    assert copies == ["lyon has 7 rows that equal others of it in all columns used."]
+    assert copies == ["lyon has 7 rows equal to others of it in all columns used."]
 
 
 def test_one_file_serves_several_targets(hospitals: Path) -> None:
@@ -125,6 +130,37 @@ def test_flipped_classes_are_asked_about(hospitals: Path) -> None:
     )
 
 
+def test_a_typo_in_the_labels_is_asked_about(hospitals: Path) -> None:
+    coded = RECODE | {"labels": {"no": "no", "yes": "yes", "0": "no", "1": "yse"}, "sites": dict(RECODE["sites"])}
+    del coded["sites"]["bonn"]
+    typo = read(hospitals / "messy", coded).warnings[-1]
+    assert typo == (
+        "Column 'died' has class 'yes' at berlin, lyon, oslo, paris and class 'yse' at bonn, and both at no site: "
+        "is one misspelled in --labels or --recode?"
+    )
+    nowhere = read(hospitals / "messy", RECODE | {"labels": {"no": "no", "yes": "yes", "yse": "yse"}}).warnings[-1]
+    assert nowhere.startswith("No site has training rows of class 'yse' in column 'died': is")
+
+
+def test_an_entry_that_matches_no_row_is_named_at_the_site(hospitals: Path) -> None:
+    oslo = {"missing": {"lactate": [-999, -998]}, "categories": {"sex": {"f": "female", "mm": "male"}}, "labels": {"n": "no"}}
+    recode = RECODE | {"sites": RECODE["sites"] | {"oslo": RECODE["sites"]["oslo"] | oslo}}
+    entries = "missing.lactate = -998", "categories.sex.mm = male", "labels.n = no"
+    expected = [f"'{entry}' of --labels or --recode matches no row: is it misspelled?" for entry in entries]
+    assert [line for line in read(hospitals / "messy", recode).warnings if "matches no row" in line] == expected
+
+    def warned(network: Network) -> list[str]:
+        options: Any = {"id_column": "patient", "drop_columns": "admitted", "recode": recode}
+        gather = network.processes.allgather_text
+        rows = data.from_shards(hospitals / "messy", network.local_nodes, 5, "died", None, gather, **options)[0]
+        return [line for line in rows.warnings if "matches no row" in line]
+
+    assert run_threads(topology.complete(5), warned) == [[], [], [], expected, []]
+    own = recode["sites"]["oslo"] | {"labels": {**RECODE["labels"], "n": "no"}}
+    alone = data.load(hospitals / "messy" / "oslo.csv", "died", drop_columns="admitted,patient", recode=own)
+    assert alone.warnings[-3:] == tuple(expected)
+
+
 def test_a_number_far_from_all_others_is_named() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
@@ -134,17 +170,29 @@ def test_a_number_far_from_all_others_is_named() -> None:
     assert data.from_frame(frame, "died").warnings == ()
     frame.loc[7, ["bmi", "visits"]] = 265, 9
     assert data.from_frame(frame, "died").warnings == (
-        "Column 'bmi' has 265 in 1 rows, far from its other numbers: is it wrong, or in other units?",
+        "Column 'bmi' has 265 in 1 row, far from its other numbers: is it wrong, or in other units?",
     )
     frame["change"] = rng.normal(0, 1, 200).round(1) - 1  # has -1, 0 and negative numbers
     frame.loc[7, ["bmi", "crp", "visits"]] = 0, -1, -1
     frame.loc[8, "crp"] = -1
     frame["icu"] = np.where(np.arange(200) < 3, 9, np.arange(200) % 2)
     assert [sentence[:32] for sentence in data.from_frame(frame, "died").warnings] == [
-        "Column 'bmi' has 0 in 1 rows, fa",
+        "Column 'bmi' has 0 in 1 row, far",
         "Column 'crp' has -1 in 2 rows, f",
         "Column 'icu' has 9 in 3 rows, fa",
     ]
+    frame["icu"] = np.where(np.arange(200) < 1, 3, np.arange(200) % 2)
+    assert not [line for line in data.from_frame(frame, "died").warnings if "icu" in line], "3 may be a count"
+
+
+def test_numbers_that_are_left_when_words_are_recoded_are_numbers() -> None:
+    frame = pd.DataFrame({"dose": ["1.5", "unknown", "3"] * 9, "sex": ["f", "m", "m"] * 9, "ward": ["01", "2", "x"] * 9})
+    frame["died"] = [0, 1, 1] * 9
+    recode = as_recode({"missing": {"dose": ["unknown"]}, "categories": {"sex": {"f": 0, "m": 1}, "ward": {"x": "icu"}}})
+    assert recode is not None
+    rows = from_frame(frame, "died", "the frame", recode)
+    assert rows.inputs[["dose", "sex"]].iloc[:3].fillna(-1).to_numpy().tolist() == [[1.5, 0], [-1, 1], [3, 1]]
+    assert rows.inputs.ward.iloc[:3].tolist() == ["01", "2", "icu"]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +204,7 @@ def test_a_number_far_from_all_others_is_named() -> None:
         ({"units": {"sex": {"factor": 2}}}, "berlin.csv: Column 'sex' must hold numbers; row 1 has"),
         ({"columns": {"alter": "Age"}}, "berlin.csv has neither column 'alter' and 'Age'"),
         ({"missing": {"alter": [9]}}, "berlin.csv has no column 'alter', which the file of --recode names"),
-        ({"sites": {"rome": {}}}, "The file of --recode names rome, which is no site"),
+        ({"sites": {"rome": {}}}, "The file of --recode names rome, which is no site: correct it, or remove its section."),
     ],
 )
 def test_a_wrong_recoding_gets_one_line(hospitals: Path, recode: Any, words: str) -> None:

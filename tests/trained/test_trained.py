@@ -541,7 +541,7 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
         gather = network.processes.allgather_text
         rows, shards = dnasa.data.from_shards(sites, network.local_nodes, 3, "kind", allgather_text=gather)
         problem = on_shards(rows, shards, model="linear")
-        result = dnasa.solve(problem, network, steps=30, progress=False)
+        result = dnasa.solve(problem, network, steps=20, progress=False)
         save_run(folder, problem, rows, "linear", result, network)
         sent = network.processes.traffic.sent if network.processes.traffic else {}
         return sum(count for sending, (count, _) in sent.items() if sending.kind == "text")
@@ -557,9 +557,6 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
         assert ours.rows == theirs.rows
         for one, other in zip(ours.scores[0], theirs.scores[0], strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-    stored = json.loads((folders[0] / "evaluation.json").read_text())
-    (folders[0] / "evaluation.json").write_text(json.dumps(stored | {"site_kind": "test"}))  # as earlier editions wrote it
-    assert evaluated(folders[0]) == alone
     assert [part.rows for part in alone.sites] == ([67, 67, 66] if common else [13] * 3)
     assert (alone.common is not None) == common
     model = dnasa.load(folders[0])
@@ -569,19 +566,20 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
         np.testing.assert_allclose(found[1:], shares, atol=0.05)
     cells = [cell for part in alone.sites for pair in part.scores for cells in pair for cell in cells]
     assert min(cell[1] for cell in cells) >= 5, "nothing of fewer rows leaves a site"
-    assert (
-        alone.training
-        == together.training
-        == np.bincount(dnasa.data.from_shards(sites, range(3), 3, "kind")[0].labels).tolist()
-    )
+    assert alone.training == together.training
+    exact = np.bincount(dnasa.data.from_shards(sites, range(3), 3, "kind")[0].labels)
+    assert np.abs(exact - alone.training).max() <= 2 * 3, "each site rounds to 5"
     shown = dict(results.tables(alone, ["bonn", "köln", "ulm"]))
     of_site = "bonn (its training rows)" if common else "bonn"
     assert of_site in shown[f"Results for kind, event: low, threshold {results.threshold_of(alone):.3g}"]
     alone.sites[1] = None
-    left_out, biased = results.left_out(alone, ["bonn", "köln", "ulm"])
+    left_out, biased, *mixed = results.remarks(alone, ["bonn", "köln", "ulm"])
+    assert [line.startswith("The calibration intercept of the first column mixes those") for line in mixed] == [True] * (
+        not common
+    )
     assert "risks may differ from those of all" in biased
     assert left_out == "Left out, lost in the run or with fewer than 5 test rows of a class: köln."
     alone.sites[1] = alone.sites[0].model_copy(update={"scores": [(alone.sites[0].scores[0][0], [])]})
-    (single,) = results.left_out(alone, ["bonn", "köln", "ulm"])
+    single, *_ = results.remarks(alone, ["bonn", "köln", "ulm"])
     assert single.startswith("Without a column, since all test rows have one class: köln;")
     assert "köln" not in {*results.numbers(alone, ["bonn", "köln", "ulm"]).group}

@@ -97,7 +97,8 @@ def show_cohort(rows: "Dataset", duplicates: "Duplicates | None") -> None:
     from dnasa.tasks.datasets import cohort
 
     if rows.sites and rows.sites[0].columns:
-        print_table(cohort(rows), f"Rows at {len(rows.sites)} sites, for training unless said otherwise")
+        rounded = f"other counts are rounded to {rows.sites[0].min_count}"
+        print_table(cohort(rows), f"Rows at {len(rows.sites)} sites, for training unless said otherwise; {rounded}")
     if duplicates is not None and len(duplicates[0]):
         print_table(duplicates[0], "Rows at two sites that are equal in all columns used")
     elif duplicates is not None:

@@ -8,6 +8,7 @@ import typer
 from dnasa.cli import inputs, rendering
 from dnasa.cli.options import Options, takes
 from dnasa.cli.rendering import print_line, print_table
+from dnasa.core import InputError
 from dnasa.files import check_folder, make_folder
 from dnasa.rules.registry import DEFAULT_RULE
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @takes(
     *("data", "target", "nodes", "out", "shard_dir", "drop_columns", "id_column", "labels", "recode", "min_count"),
-    *("engine", "sites", "timeout", "dry_run", "quiet"),
+    *("engine", "sites", "timeout", "dry_run", "quiet", "force"),
 )
 def fit(
     context: typer.Context,
@@ -43,7 +44,11 @@ def fit(
     begun = inputs.begin(context, replace(options, out=None), [DEFAULT_RULE])
     if options.out:
         check_folder(options.out)
-        begun = begun._replace(folder=RunFolder(options.out))
+        folder = RunFolder(options.out)
+        folder.own.check_free(inference.FILES)
+        if not options.force and any((options.out / name).exists() for name in inference.FILES):
+            raise InputError(f"{options.out} holds a fit already: choose another folder, or replace it with --force.")
+        begun = begun._replace(folder=folder)
 
     def run(network: "Network") -> Any:
         names, keys = (options.drop_columns, options.id_column), begun.sites.keys if begun.sites else None
@@ -64,9 +69,7 @@ def fit(
             begun.folder.journal.write(0)
         references = [note for note in found.notes if note.startswith("Reference ")]
         cells = {latex.text(name): [latex.numbers(cell).replace("<", "$<$") for cell in shown[name]] for name in shown}
-        files = {"coefficients.csv": as_csv(found.table), "sites.csv": as_csv(found.sites)}
-        files["coefficients.tex"] = latex.table(
-            cells, latex.text(" ".join([f"{found.title}.", *references])), f"{kind}-regression"
-        )
-        begun.folder.own.save({name: text.encode() for name, text in files.items()})
-        print_line(f"Saved {', '.join(files)} in {options.out}.")
+        caption = latex.text(" ".join([f"{found.title}.", *references]))
+        texts = as_csv(found.table), latex.table(cells, caption, f"{kind}-regression"), as_csv(found.sites)
+        begun.folder.own.save({name: text.encode() for name, text in zip(inference.FILES, texts, strict=True)})
+        print_line(f"Saved {', '.join(inference.FILES)} in {options.out}.")

@@ -147,7 +147,7 @@ class Options:
 
     evaluate: int | None = output(None, "Evaluate every N steps. Default: up to 50 times; to compare, 5 to 100, by their cost.")
     checkpoint_every: int | None = output(None, "Write a checkpoint every N steps; `dnasa resume FOLDER` continues.")
-    force: bool = output(False, "Replace the run that is in the folder.")
+    force: bool = output(False, "Replace the run or fit that is in the folder.")
     config: Path | None = output(None, "Repeat the run of this config.json; options of the command line take precedence.")
     trust: bool = output(False, "Execute the Python files that a config, a study or a trained model names.")
     quiet: bool = output(False, "Print nothing but errors.")

@@ -79,6 +79,10 @@ def report(
     threshold: Threshold = None,
 ) -> None:
     """The tests of the trained model, missing data, warnings, lost nodes; then the settings, metrics and time of the run."""
+    if (folder / "coefficients.csv").is_file():
+        raise InputError(
+            f"{folder} holds a regression: its results are in coefficients.csv and .tex, those by site in sites.csv."
+        )
     if html:
         return _write_page(folder, out, threshold)
     if out is not None:
@@ -96,7 +100,7 @@ def report(
     for title, table in results.tables(measured, run.sites, threshold) if measured else ():
         print_table(table, title)
     for line in (
-        *(results.left_out(measured, run.sites) if measured else ()),
+        *(results.remarks(measured, run.sites) if measured else ()),
         *(f"Warning: {line}" for line in warnings(folder)),
     ):
         print_line(line)

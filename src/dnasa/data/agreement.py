@@ -5,7 +5,9 @@ All sites come to the same result. Messages name sites and columns, and never qu
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from functools import reduce
+from itertools import combinations
 from statistics import median_low
 from typing import Any
 
@@ -36,7 +38,7 @@ def aligned(summaries: Sequence[Summary]) -> list[Summary]:
     tables = [{column.name: column for column in summary.columns} for summary in summaries]
     for name in order:
         kinds = ["" if table[name].is_empty else table[name].kind for table in tables]
-        _check_kinds(name, summaries, kinds, f"correct it, or {drop_remedy(name)}")
+        _check_kinds(name, summaries, kinds, f'map it with categories."{name}" in a file of --recode, or {drop_remedy(name)}')
     kinds = [summary.target.kind for summary in summaries]
     _check_kinds(first.target.name, summaries, kinds, f"write it the same at all sites, {LABELS}")
     pairs = zip(summaries, tables, strict=True)
@@ -98,8 +100,11 @@ def check_classes(summaries: Sequence[Summary]) -> None:
         )
 
 
-def warnings(summaries: Sequence[Summary]) -> list[str]:
-    """A sentence for each column that looks as if a site wrote it differently: in other units, or in other words."""
+def warnings(summaries: Sequence[Summary], named: Collection[str] = ()) -> list[str]:
+    """A sentence for each column that looks as if a site wrote it differently: in other units, or in other words.
+
+    Classes that this process's own labels have `named` may be quoted.
+    """
     sites, sentences = [summary.name for summary in summaries], []
     for columns in zip(*(summary.columns for summary in summaries), strict=True):
         name = columns[0].name
@@ -125,7 +130,8 @@ def warnings(summaries: Sequence[Summary]) -> list[str]:
         for site, rows in zip(sites, classes, strict=True)
         if sum(map(bool, rows.values())) == 1
     ]
-    return sentences + _flip_warnings(targets[0].name, sites, classes)
+    sentences += _flip_warnings(targets[0].name, sites, classes)
+    return sentences + _label_warnings(targets[0].name, sites, classes, named)
 
 
 def _foreign(columns: Sequence[Column]) -> list[int]:
@@ -203,6 +209,19 @@ def _flip_warnings(name: str, sites: Sequence[str], classes: Sequence[Mapping[An
             for share in [*shares[:place], *shares[place + 1 :]]
         )
     ]
+
+
+def _label_warnings(name: str, sites: Sequence[str], classes: Sequence[Mapping[Any, int]], named: Collection[str]) -> list[str]:
+    """Classes that a typo in the labels may have made: no site has them, or none both of two with similar names."""
+    texts = [{str(word): count for word, count in rows.items()} for rows in classes if len(sites) > 1]
+    words = sorted({word for rows in texts for word in rows}.intersection(named))
+    having = {word: [site for site, rows in zip(sites, texts, strict=True) if rows.get(word)] for word in words}
+    sentences = [f"No site has training rows of class '{word}' in column '{name}'" for word, some in having.items() if not some]
+    for one, other in combinations(having, 2):
+        if having[one] and having[other] and not {*having[one]} & {*having[other]} and get_close_matches(one, [other]):
+            where = [f"class '{word}' at {', '.join(having[word])}" for word in (one, other)]
+            sentences.append(f"Column '{name}' has {where[0]} and {where[1]}, and both at no site")
+    return [f"{sentence}: is one misspelled in --labels or --recode?" for sentence in sentences]
 
 
 def _unit_warnings(name: str, sites: Sequence[str], moments: Sequence[Moments]) -> list[str]:

@@ -158,8 +158,8 @@ def check_text(name: str, column: pd.Series) -> None:
     odd = column.astype(str).isin(counts.index[~plain]).to_numpy()
     raise InputError(
         f"Column '{name}' holds mostly numbers or dates, and '{column.iloc[int(np.argmax(odd))]!s:.30}' in "
-        f"{first_row(column, odd)}: write numbers with digits and a decimal point only, {NO_DATES}, or "
-        f"{drop_remedy(name)}."
+        f"{first_row(column, odd)}: write numbers with digits and a decimal point only, {NO_DATES}, "
+        f"list what stands for a missing value under [missing] in a file of --recode, or {drop_remedy(name)}."
     )
 
 

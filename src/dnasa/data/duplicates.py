@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dnasa.checks import counted
 from dnasa.data.dataset import Dataset
 
 DIGITS = 4  # of standardized numbers
@@ -36,7 +37,7 @@ def count_duplicates(
     pairs = [(i, j, len(everyone[i] & everyone[j])) for i in range(len(names)) for j in range(i)]
     found = [(names[j], names[i], f"{n:,}" if n >= min_count else f"fewer than {min_count}") for i, j, n in pairs if n]
     sentences = [
-        f"{names[node]} has {copies:,} rows that equal others of it in all columns used."
+        f"{names[node]} has {counted(copies, 'row')} equal to others of it in all columns used."
         for node, texts in numbered.items()
         if (copies := len(texts) - len(dict(texts)))
     ]

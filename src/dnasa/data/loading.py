@@ -14,8 +14,8 @@ from dnasa.data.dataset import Dataset
 from dnasa.data.datasets import DATASETS, load_known, local_files
 from dnasa.data.encoding import Encoding
 from dnasa.data.partitions import stratified
-from dnasa.data.reading import CONTEXT, FORMATS, extension, from_text, read_file, read_images
-from dnasa.data.recoding import Recode, as_recode
+from dnasa.data.reading import CONTEXT, FORMATS, check_readable, extension, from_text, read_file, read_images
+from dnasa.data.recoding import Recode, as_recode, unused_warnings
 from dnasa.data.rows import Rows, without_columns
 from dnasa.data.summaries import check_columns, check_labels, make_encoding, sentinel_warnings, summarize
 
@@ -118,6 +118,7 @@ def read(path: Path, target: Any, recode: Recode | None = None) -> tuple[Rows, R
     """The rows of a file or a folder, and its test rows where it has them."""
     if not path.is_dir():
         return read_file(path, target, recode)
+    check_readable(path)
     tables = sorted(p for p in path.iterdir() if p.is_file() and extension(p) in FORMATS)
     if not tables and recode is not None:
         raise InputError(f"{path.name} holds no tables: leave out --recode and --labels.")
@@ -165,4 +166,4 @@ def encoded(rows: Rows, tests: Rows | None, name: str, source: str, task: str | 
     train, test = split(rows, tests)
     encoding = make_encoding(summarize(train, test, task), task)._replace(id_column=rows.id_column, recode=rows.recode)
     parts = *encode_rows(train, encoding), *encode_rows(test, encoding)
-    return Dataset(name, *parts, source, encoding=encoding, warnings=tuple(sentinel_warnings(rows)))
+    return Dataset(name, *parts, source, encoding=encoding, warnings=(*sentinel_warnings(rows), *unused_warnings([rows.used])))

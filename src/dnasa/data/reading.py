@@ -31,6 +31,10 @@ SEPARATORS = ",;\t|"
 BOM = b"\xef\xbb\xbf"  # the byte-order mark that some programs write before UTF-8 text
 LIBSVM = (".libsvm", ".svm", ".svmlight")
 FORMATS = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab", *LIBSVM, ".npz", ".parquet")
+OTHER_TABLES = (  # of spreadsheets and statistics programs
+    *(".xlsx", ".xlsm", ".xls", ".ods", ".sas7bdat", ".xpt", ".sav", ".zsav", ".dta", ".rds", ".rda", ".rdata", ".feather"),
+    *(".arrow", ".orc", ".mdb", ".accdb"),
+)
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")  # others may start a program, as PostScript does
 CONTEXT = 256  # characters that a model of a text sees at once
@@ -61,6 +65,15 @@ def extension(path: Path) -> str:
 def in_order(path: Path) -> str:
     """The key by which node-10 comes after node-9."""
     return re.sub(r"\d+", lambda digits: digits[0].zfill(20), path.name)
+
+
+def check_readable(folder: Path) -> None:
+    """Refuse a table in a format that cannot be read, unless the folder has it in another one, too."""
+    files = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "~$"))]
+    saved = {path.name.partition(".")[0] for path in files if path.is_dir() or extension(path) in FORMATS}
+    for path in files:
+        if extension(path) in OTHER_TABLES and path.name.partition(".")[0] not in saved:
+            raise InputError(f"{path} has no format that can be read: save it as .csv or .parquet, or move it elsewhere.")
 
 
 def read_file(path: Path, target: Any, recode: Recode | None = None) -> tuple[Rows, Rows | None]:

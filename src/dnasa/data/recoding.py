@@ -1,6 +1,7 @@
 """Turns a site's table into the form that all sites agreed on: names of columns, units, spellings, missing values, labels."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import pandas as pd
@@ -43,6 +44,11 @@ class Recode(BaseModel):
         return self.model_copy(update={"sites": {name: self.sites.get(name, Recode()) for name in sorted(names)}})
 
     @property
+    def named(self) -> set[str]:
+        """The classes that labels name, of any site."""
+        return {*self.labels.values()}.union(*(site.named for site in self.sites.values()))
+
+    @property
     def changes_inputs(self) -> bool:
         """Whether a column other than the target is recoded, somewhere."""
         own = self.columns or self.missing or self.units or self.categories
@@ -61,19 +67,36 @@ class Recode(BaseModel):
             raise InputError(
                 f"Sites were recoded differently: give --site (in Python, load(..., site=)), one of {', '.join(self.sites)}."
             )
-        names = [str(name) for name in frame.columns]
-        for old, new in self.columns.items():
-            if (old in names) == (new in names) and what is not None:
-                has = "both columns" if old in names else "neither column"
-                raise InputError(f"{what} has {has} '{old}' and '{new}': correct [columns] in the file of --recode.")
-        renamed = {old: new for old, new in self.columns.items() if new not in names}
-        result = frame.set_axis([renamed.get(name, name) for name in names], axis=1)
+        result = self._renamed(frame, what)
         for name in {**self.missing, **self.units, **self.categories}:
             if name in result:
                 result[name] = self._column(name, result[name])
             elif what is not None:
                 raise InputError(f"{what} has no column '{name}', which the file of --recode names: correct it.")
         return result
+
+    def _renamed(self, frame: pd.DataFrame, what: str | None = None) -> pd.DataFrame:
+        names = [str(name) for name in frame.columns]
+        for old, new in self.columns.items():
+            if (old in names) == (new in names) and what is not None:
+                has = "both columns" if old in names else "neither column"
+                raise InputError(f"{what} has {has} '{old}' and '{new}': correct [columns] in the file of --recode.")
+        renamed = {old: new for old, new in self.columns.items() if new not in names}
+        return frame.set_axis([renamed.get(name, name) for name in names], axis=1)
+
+    def used(self, frame: pd.DataFrame, labels: pd.Series) -> dict[str, bool]:
+        """Whether a row of a table has what each entry replaces; `labels` is the target column before it has classes."""
+        frame, found = self._renamed(frame), dict[str, bool]()
+        for name, values in self.missing.items():
+            found |= {
+                f"missing.{name} = {value:{'' if isinstance(value, str) else 'g'}}": value in set(frame[name])
+                for value in values
+            }
+        sections = {f"categories.{name}": (words, frame[name]) for name, words in self.categories.items()}
+        for section, (words, column) in (sections | {"labels": (self.labels, labels)}).items():
+            present = {*to_words(column)}
+            found |= {f"{section}.{word} = {new}": word in present for word, new in words.items() if word != new}
+        return found
 
     def _column(self, name: str, column: pd.Series) -> pd.Series:
         column = column.mask(column.isin(self.missing.get(name, [])))
@@ -82,7 +105,10 @@ class Recode(BaseModel):
             column = pd.Series(numbers, column.index)
         if words := self.categories.get(name):
             column = pd.Series([words.get(word, word) for word in to_words(column)], column.index, object)
-        return column.mask(column == MISSING)
+        column = column.mask(column == MISSING)
+        are_texts = column.notna().any() and column.dropna().map(type).eq(str).all()
+        numbers = pd.to_numeric(column, errors="coerce") if are_texts else column
+        return numbers if numbers.notna().sum() == column.notna().sum() else column  # as in a file without the other words
 
     def target(self, labels: pd.Series) -> pd.Series:
         """The target column with the classes as names; one that is not named here is an error."""
@@ -99,6 +125,14 @@ class Recode(BaseModel):
             )
         classes = words.map(lambda word: self.labels.get(word, word)).where(labels.notna())
         return pd.to_numeric(classes) if isinstance(self.classes[0], float) else classes
+
+
+def unused_warnings(used: Iterable[Mapping[str, bool]]) -> list[str]:
+    """A sentence, for the owner of these tables, on each entry that replaces nothing in any of them."""
+    found = Counter[str]()
+    for of_table in used:
+        found.update(of_table)
+    return [f"'{entry}' of --labels or --recode matches no row: is it misspelled?" for entry in found if not found[entry]]
 
 
 def as_recode(given: Any, labels: str | None = None) -> Recode | None:

@@ -1,6 +1,6 @@
 """A user's rows as they were read, before they are encoded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ class Rows(NamedTuple):
     id_column: str | None = None  # names the rows, and is not an input
     absent: tuple[str, ...] = ()  # columns that were to be left out and are not there
     recode: Recode | None = None  # what made them of the user's table
+    used: Mapping[str, bool] = {}  # whether the table had what each entry of it replaces
 
     def take(self, positions: np.ndarray) -> "Rows":
         inputs = self.inputs.iloc[positions] if self.features else self.inputs[positions]
@@ -47,7 +48,7 @@ def without_columns(rows: Rows, drop: Any, id_column: str | None, what: str, may
 
 def from_frame(frame: pd.DataFrame, target: Any, what: str, recode: Recode | None = None) -> Rows:
     """Make rows of a table; its columns are named by text. The target is given by name or by position from 0."""
-    frame = map_text_columns(frame if recode is None else recode.table(frame, what), infer_dtype)
+    raw, frame = frame, map_text_columns(frame if recode is None else recode.table(frame, what), infer_dtype)
     columns = [str(name) for name in frame.columns]
     frame.columns = columns
     if target is None:
@@ -59,7 +60,9 @@ def from_frame(frame: pd.DataFrame, target: Any, what: str, recode: Recode | Non
     if not features:
         raise InputError(f"{what} has one column: it needs the target and at least one column of inputs.")
     labels = frame[columns[place]]
-    return Rows(frame, labels if recode is None else recode.target(labels), features, recode=recode)
+    if recode is None:
+        return Rows(frame, labels, features)
+    return Rows(frame, recode.target(labels), features, recode=recode, used=recode.used(raw, labels))
 
 
 def from_arrays(inputs: Any, labels: Any, what: str = "the arrays") -> Rows:

@@ -18,7 +18,7 @@ from dnasa.checks import whole
 from dnasa.core import InputError
 from dnasa.data import agreement, loading, reading
 from dnasa.data.dataset import Dataset
-from dnasa.data.recoding import Recode, as_recode
+from dnasa.data.recoding import Recode, as_recode, unused_warnings
 from dnasa.data.rows import without_columns
 from dnasa.data.summaries import MIN_COUNT, Summary, check_identifiers, make_encoding, sentinel_warnings, summarize
 
@@ -100,7 +100,11 @@ def from_shards(
         encoding=encoding,
         test_counts=() if common else tuple(summary.tests for summary in of_nodes),
         class_counts=total.target.counts,
-        warnings=(*warnings, *agreement.warnings(summaries)),
+        warnings=(
+            *warnings,
+            *unused_warnings(rows.used for rows in train_rows),
+            *agreement.warnings(summaries, recode.named if recode else ()),
+        ),
         sites=tuple(of_nodes),
         row_numbers=[number for rows in (*train_rows, *test_rows) for number in rows.labels.index],
     )
@@ -111,7 +115,7 @@ def check_sites(recode: Recode | None, summaries: Sequence[Summary], nodes: int)
     """Refuse sections for sites that are not there."""
     names = {summary.name for summary in summaries}  # one, in a dry run
     if recode is not None and len(names) == nodes and (unknown := recode.sites.keys() - names):
-        raise InputError(f"The file of --recode names {min(unknown)}, which is no site: correct it.")
+        raise InputError(f"The file of --recode names {min(unknown)}, which is no site: correct it, or remove its section.")
 
 
 def _by_node(summaries: Sequence[Summary], local_nodes: range, nodes: int) -> list[Summary]:
@@ -163,6 +167,7 @@ def node_entries(folder: Path) -> list[Path]:
     """The files and folders with training rows; node-10 comes after node-9."""
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: give the one that holds the nodes' files.")
+    reading.check_readable(folder)
     entries = [path for path in folder.iterdir() if _is_data(path) and not _is_test(path)]
     if not entries:
         raise InputError(f"{folder} has no data: add node-0.csv, node-1.csv, ...")

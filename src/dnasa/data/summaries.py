@@ -8,13 +8,14 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from dnasa.checks import choose
+from dnasa.checks import choose, counted
 from dnasa.core import InputError
 from dnasa.data import columns
 from dnasa.data.columns import MISSING, drop_remedy, kind_of, nearly_all_different, to_numbers, to_words
@@ -28,6 +29,7 @@ FAR, NEAR, FEW_VALUES = 3, 0.2, 10  # a number is far by so many times the range
 SOLVABLE = 3  # values whose counts follow from the moments
 MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
 RARE_CLASSES, RARE = 100, 5  # also a regression's target: more than 100 values with fewer than 5 rows each
+MOST_NAMED = 8  # classes in a message
 MOST_FRACTIONS = 20  # numbers with a fraction and more values are a regression's target
 
 
@@ -256,8 +258,8 @@ def sentinel_warnings(rows: Rows, where: str = "") -> list[str]:
                 remedy = "is it wrong, or in other units?"
                 if SENTINEL.fullmatch(f"{value:.10g}"):
                     remedy = "if this is a missing value, say so under [missing] in a file of --recode."
-                count = (values == value).sum()
-                sentences += [f"Column '{name}'{where} has {value:g} in {count:,} rows, far from its other numbers: {remedy}"]
+                rows_text = counted((values == value).sum(), "row")
+                sentences += [f"Column '{name}'{where} has {value:g} in {rows_text}, far from its other numbers: {remedy}"]
     return sentences
 
 
@@ -266,9 +268,9 @@ def _usual_gap(value: float, others: np.ndarray) -> float:
     width, several = float(np.ptp(others)) or np.inf, len(np.unique(others)) > FEW_VALUES
     if value in (0, -1, -9) and several and others.min() >= 0:
         return NEAR * width if value == 0 else 0
-    if (SENTINEL.fullmatch(f"{value:.10g}") and value not in (0, -1)) or np.isin(others, (0, 1)).all():
+    if SENTINEL.fullmatch(f"{value:.10g}") and value not in (0, -1):
         return width
-    return FAR * width if several else np.inf
+    return FAR * width if several or np.isin(others, (0, 1)).all() else np.inf  # 3 may be a count
 
 
 def summarize(train: Rows, test: Rows, task: str | None, min_count: int = 1) -> Summary:
@@ -297,10 +299,9 @@ def _summarize_column(name: str, train: pd.Series, min_count: int) -> Column:
 
 
 def _moments(values: np.ndarray, min_count: int) -> Moments:
-    """None of a few numbers; a few missing ones count as `min_count`."""
+    """None of a few numbers; missing ones count as a multiple of `min_count`."""
     present = values[~np.isnan(values)]
-    missing = len(values) - len(present)
-    n = len(values) - max(missing, min_count) if missing else len(values)
+    n = len(values) - rounded(len(values) - len(present), min_count)
     if n < min_count:
         return Moments()
     values = without_rare(present, min_count)
@@ -324,18 +325,22 @@ def without_rare(values: np.ndarray, min_count: int) -> np.ndarray:
 
 
 def hide_rare(counts: Mapping[T, int], min_count: int, kept: Collection[T]) -> dict[T, int]:
-    """Counts of which none is below `min_count`: rare values that are `kept` count so many rows, and others are left out.
+    """Rounded counts, of which none is below `min_count`: rare values that are `kept` count so many rows, others are left out.
 
-    What a count lacks could be found from the total, so the most frequent value makes up for less than `min_count`.
+    What one count lacks could be found from the exact total, so the most frequent value makes up for what the others lack.
     """
-    shown = {
-        value: max(count, min_count) if count else 0 for value, count in counts.items() if count >= min_count or value in kept
-    }
-    rest = sum(counts.values()) - sum(shown.values())
-    if shown and rest < min_count:
-        most = max(shown, key=lambda value: shown[value])
-        shown[most] = max(min_count, shown[most] + rest)
+    shown = {value: rounded(count, min_count) for value, count in counts.items() if count >= min_count or value in kept}
+    if shown:
+        left_out = sum(count for value, count in counts.items() if value not in shown)
+        most = max(shown, key=lambda value: counts[value])
+        others = sum(shown.values()) - shown[most] + (rounded(left_out, min_count) if left_out >= min_count else 0)
+        shown[most] = max(min_count, sum(counts.values()) - others)
     return shown
+
+
+def rounded(count: int, unit: int) -> int:
+    """The nearest multiple of `unit`, so that two counts do not tell of the few rows by which they differ; 0 only for 0."""
+    return max(unit, round(count / unit) * unit) if count else 0
 
 
 def _summarize_target(rows: Rows, test: pd.Series, task: str | None, min_count: int) -> Target:
@@ -358,10 +363,12 @@ def _summarize_target(rows: Rows, test: pd.Series, task: str | None, min_count: 
     classes = tuple(_class_name(value, booleans) for value in values.tolist())
     rare = np.bincount(places[:total], minlength=len(values)) < min_count
     if rare.any() and not named:
-        word, few = classes[int(rare.argmax())], f"fewer than {min_count} rows"
+        word, few = f"{classes[int(rare.argmax())]!s:.40}", f"fewer than {min_count} rows"
+        usual = [str(each) for each, is_rare in zip(classes, rare, strict=True) if not is_rare][:MOST_NAMED]
+        pair = f"{word}={[*get_close_matches(word, usual if is_text else [], 1), 'OTHER'][0]}"
         raise InputError(
-            f"Column '{name}' has the class '{word!s:.40}' in {few}: correct it, map it with --labels "
-            f"{shlex.quote(f'{word}=OTHER')}, or name all classes with --labels. Numbers to predict need a regression.",
+            f"Column '{name}' has the class '{word}' in {few}: correct it, or name all classes, with it or mapping it, as in "
+            f"--labels {shlex.quote(','.join([*usual, pair]))}. Numbers to predict need a regression.",
             f"a class of {few}",
         )
     counts = np.bincount(places[: len(train)], minlength=len(values))

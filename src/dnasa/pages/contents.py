@@ -209,7 +209,7 @@ def tests(path: Path, sites: Sequence[str], threshold: float | None) -> dict[str
         "confusion": {"names": list(map(text, found.names)), "counts": counts} if counts else None,
         "tables": [_table(title, frame) for title, frame in shown.items()],
         "curves": [_curve(*curve) for curve in results.curves(found, sites)],
-        "notes": list(map(text, results.left_out(found, sites))),
+        "notes": list(map(text, results.remarks(found, sites))),
     }
 
 

@@ -174,6 +174,5 @@ def read(folder: Path) -> Evaluation | None:
     if not path.exists():
         return None
     stored = read_json(path, "evaluation.json")
-    stored.pop("site_kind", None)  # of earlier editions
     with refusing_damage(path):
         return Evaluation.model_validate(stored)

@@ -245,8 +245,8 @@ def shortcomings(evaluation: Evaluation) -> list[str]:
     return [f"{worse} {what} (Brier score {brier:.3f}, {least:.3f})."]
 
 
-def left_out(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
-    """A sentence about sites that the results leave out, if any."""
+def remarks(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
+    """Sentences about sites that the results leave out, if any, and about what sites have together."""
     if evaluation.task == "regression":
         return []
     few = [node_name(sites, i) for i, part in enumerate(evaluation.sites) if part is None]
@@ -258,7 +258,9 @@ def left_out(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
         if part and len(evaluation.names) == 2 and not all(part.scores[0])
     ]
     in_all = f"Without a column, since all test rows have one class: {', '.join(single)}; the first column has these rows."
-    return [*([least, biased] if few else []), *([in_all] if single else [])]
+    mixed = "The calibration intercept of the first column mixes those of the sites: it can be near 0 where theirs are not."
+    is_mixed = len(evaluation.names) == 2 and evaluation.common is None and len([*filter(None, evaluation.sites)]) > 1
+    return [*([least, biased] if few else []), *([in_all] if single else []), *([mixed] if is_mixed else [])]
 
 
 def with_interval(measure: str, value: float, low: float, high: float) -> str:
