@@ -98,6 +98,41 @@ def test_when_a_table_is_refused_all_sites_stop_with_one_line(tmp_path: Path, li
         assert [json.loads(first)[0]["name"] for first, *_ in texts] == [file.stem for file in files]
 
 
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize(
+    ("count", "odd", "option", "without"),
+    [
+        (2, 0, "--every 2", "with --every 1"),
+        (3, 2, "--rounds 3", "with --rounds 2"),
+        (5, 1, "--private", "without --private"),
+    ],
+)
+@pytest.mark.parametrize("apart", [False, True])  # whether each starts once the one before has met another
+def test_when_one_site_has_another_option_all_sites_stop_and_name_it(
+    tmp_path: Path, count: int, odd: int, option: str, without: str, apart: bool
+) -> None:
+    files, started = write_sites(tmp_path, count), list[BaseProcess]()
+    try:
+        for i, file in enumerate(files):
+            own = "" if i == odd else option
+            started += start([file], *f"train --problem least_squares --timeout {PATIENCE} {own}".split())
+            if apart and i:
+                wait_until((file.with_suffix("") / f"audit-{file.stem}.jsonl").exists)
+        for process, file in zip(started, files, strict=True):
+            process.join(PATIENCE)
+            error = file.with_suffix(".err").read_text()
+            assert process.exitcode == 2, error
+            found = re.findall(r"^Error: (\w+) runs (.*), (\w+) (.*): give every site the same options\.$", error, re.MULTILINE)
+            ((one, of_one, other, of_other),) = found
+            assert files[odd].stem in (one, other)
+            expected = {file.stem: without if file is files[odd] else f"with {option}" for file in files}
+            assert (of_one, of_other) == (expected[one], expected[other])
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
+
+
 @pytest.mark.long
 @pytest.mark.xdist_group("processes")
 def test_sites_compare_their_tables_without_pooling_rows(tmp_path: Path) -> None:
