@@ -133,6 +133,26 @@ def test_when_one_site_has_another_option_all_sites_stop_and_name_it(
             process.join()
 
 
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        ("--model mlp:8", "model is 4 arrays with 258 parameters, .* at berlin and 4 arrays with 34 parameters, .* at lyon"),
+        ("--class-weight balanced", "data is .* loss cross_entropy, .* at berlin and .* loss WeightedCrossEntropy, .* at lyon"),
+    ],
+)
+def test_a_model_or_loss_that_differs_is_named_with_its_site(tmp_path: Path, option: str, line: str) -> None:
+    files, started = tables(tmp_path, "a,y\n" + "1,no\n2,yes\n" * 20), list[BaseProcess]()
+    for file in files:
+        words = f"train --shard-dir {file.stem}-data --target y {option if file.stem == 'lyon' else ''}"
+        started += start([file], *words.split())
+    for process, file in zip(started, files, strict=True):
+        process.join(PATIENCE)
+        error = file.with_suffix(".err").read_text()
+        assert process.exitcode == 2, error
+        assert re.search(f"Error: .*different settings: {line}", error), error
+
+
 @pytest.mark.long
 @pytest.mark.xdist_group("processes")
 def test_sites_compare_their_tables_without_pooling_rows(tmp_path: Path) -> None:
