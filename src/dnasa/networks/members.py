@@ -59,7 +59,7 @@ class SiteState(BaseModel):
     calls: dict[Word, Word] = {}
     exchanges: Number | None = None
     ended: bool = False
-    stopped: Annotated[str, Field(max_length=5000)] = ""
+    stopped: Annotated[str, Field(max_length=1000)] = ""
 
 
 class Members:
