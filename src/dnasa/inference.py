@@ -131,7 +131,7 @@ def fit(
     frames, recode = data if isinstance(data, Mapping) else {}, as_recode(recode)
     paths = [Path(name) for name in frames or [str(data)]]
     if not frames and paths[0].is_dir():
-        paths = node_paths(paths[0], network.local_nodes, network.nodes) if network else node_entries(paths[0])
+        paths = node_paths(paths[0], network.local_nodes, network.nodes, network.site) if network else node_entries(paths[0])
     tables = []
     for path in paths:
         with naming(path):

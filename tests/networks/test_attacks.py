@@ -557,7 +557,7 @@ def test_a_certificate_that_is_not_that_of_another_site_is_refused_and_logged(
     [
         (b"[" * 60_000, "its greeting is not a JSON object"),
         (b"[1]", "its greeting is not a JSON object"),
-        (b'{"run": "another"}', "The sites run different things"),
+        (b'{"run": "another"}', "lyon runs another, berlin with --sites berlin, paris, lyon in this order"),
         (None, "its greeting has 4294967295 bytes"),
     ],
 )

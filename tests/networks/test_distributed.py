@@ -73,14 +73,13 @@ def test_processes_with_different_settings_end_before_the_first_step() -> None:
 def test_the_setting_that_differs_between_processes_is_named(engine: str) -> None:
     out = stdout_of(launch_script(engine, 2, JOB, "settings", engine))
     found = re.findall("different settings: (.*) is (.*) at rank 0 and (.*) at rank 1", out)
-    pairs = [(name, *(re.sub(", checksum [0-9a-f]+", "", value) for value in pair)) for name, *pair in found]
-    assert pairs == [
+    assert found == [
         ("seed", "0", "1"),
         ("data", "set 0", "set 1"),
-        ("the network", "complete, 4 nodes", "star, 4 nodes"),
-        ("the network", "ring, 4 nodes", "ring, 4 nodes, 2 rounds"),
-        ("the network", "ring, 4 nodes", "ring, 4 nodes, exchanges every 2 steps"),
-        ("the network", "ring, 4 nodes", "ring, 4 nodes, messages bfloat16"),
+        ("--topology", "complete", "star"),
+        ("--rounds", "1", "2"),
+        ("--every", "1", "2"),
+        ("--compress", "None", "bfloat16"),
     ]
     assert out.count("done") == 2
 

@@ -51,6 +51,14 @@ def test_a_site_finds_its_own_mistakes_before_it_connects(cause: str, home: Path
     assert re.search(cause, refused(*TRAIN, *MISTAKES[cause].split(), cwd=home))
 
 
+@pytest.mark.parametrize("command", ["train", "fit logistic"])
+def test_two_tables_in_the_folder_of_a_site_are_one_too_many(command: str, home: Path) -> None:
+    (home / "data" / "old.csv").write_text("a,y\n1,n\n")
+    write_sites(home, 3)
+    line = refused(*command.split(), *TRAIN[1:3], *"--shard-dir data --target y".split(), cwd=home)
+    assert "data has 2 tables (old.csv, paris.csv): leave only that of paris in the folder." in line
+
+
 def test_a_table_that_only_the_others_complete_is_no_mistake(home: Path) -> None:
     (home / "data" / "paris.csv").write_text("a,y\n" + "".join(f"{i}.5,n\n" for i in range(30)))  # one class
     with pytest.raises(Connecting):

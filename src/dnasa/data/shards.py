@@ -61,7 +61,7 @@ def from_shards(
     """
     folder, recode = Path(folder), as_recode(recode)
     whole("--min-count", min_count, low=2)
-    paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)
+    paths, common = node_paths(folder, local_nodes, nodes, site), common_test(folder)
     common_tests = None if common is None else loading.read(common, target, recode)[0]
     train_rows, test_rows, local_summaries, warnings = [], [], [], list[str]()
     for path in paths:
@@ -153,13 +153,15 @@ def naming(path: Path) -> Iterator[None]:
         raise InputError(line, error.kind or "a table that cannot be used") from error
 
 
-def node_paths(folder: Path, local_nodes: range, nodes: int) -> list[Path]:
+def node_paths(folder: Path, local_nodes: range, nodes: int, site: str | None = None) -> list[Path]:
     entries = node_entries(folder)
     if len(entries) == nodes:
         return entries[local_nodes.start : local_nodes.stop]
     if len(entries) == len(local_nodes):
         return entries  # this process has its own data only
     names = ", ".join(path.name for path in entries[:5]) + (", ..." if len(entries) > 5 else "")
+    if site:
+        raise InputError(f"{folder} has {len(entries)} tables ({names}): leave only that of {site} in the folder.")
     raise InputError(f"{folder} has {len(entries)} sites ({names}), not {nodes}: give --nodes {len(entries)}.")
 
 

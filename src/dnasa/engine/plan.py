@@ -372,7 +372,8 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
         "rule": [list(variant.label().values()) for group in plan.groups for variant in group.variants],
         "weight_decay": plan.weight_decay,
         "batch": problem.batch,
-        "data": problem.fingerprint,
+        "model": f"{len(problem.layout)} arrays with {start.shape[-1]:,} parameters, checksum {_checksum([*problem.layout])}",
+        "data": problem.fingerprint,  # after the model, which is part of it
         "node_data": plan.node_data,
         "parameters": int(start.shape[-1]),
         "dtype": str(plan.start.dtype).removeprefix("torch."),

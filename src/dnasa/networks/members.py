@@ -12,7 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from pydantic import BaseModel, Field
 
@@ -49,6 +49,7 @@ class SiteState(BaseModel):
         calls: Its recent calls that all members make together, by network and number.
         exchanges: How many exchanges it has begun; None while it waits for others.
         ended: Whether its script has ended.
+        stopped: Why it does not take part: no run can begin with the options of all.
     """
 
     vote: Vote
@@ -58,6 +59,7 @@ class SiteState(BaseModel):
     calls: dict[Word, Word] = {}
     exchanges: Number | None = None
     ended: bool = False
+    stopped: Annotated[str, Field(max_length=1000)] = ""
 
 
 class Members:
@@ -79,6 +81,7 @@ class Members:
         self.joining = self.admits = self.ended = False
         self.returned = False  # from outside, since the last view
         self.left = ""  # why this site has left the run
+        self.stopped = ""  # why no run can begin
         self.counts: Counter[str] = Counter()  # calls of each network in this view
         self.calls: dict[str, str] = {}
         self.exchanges = 0
@@ -131,6 +134,7 @@ class Members:
             calls=self.calls,
             exchanges=None if self.waits_since else self.exchanges,
             ended=self.ended,
+            stopped=self.stopped,
         ).model_dump_json()
 
     def _parsed(self, node: int, text: bytes) -> SiteState:
@@ -292,12 +296,13 @@ class Members:
             self._raise_fault()
             if time.monotonic() > self.stops_at:
                 raise Interrupted(f"{self.name(self.node)} was asked to stop while it waited to {what}.")
-            if self.mesh.conflicts and not self.view.number:
-                raise InputError(next(iter(self.mesh.conflicts.values())))
             self.publish()
             if self.vote.view.number > self.view.number and self.vote.trains:
                 self._enter(self.vote.view)
                 return True
+            reasons = [*self.mesh.conflicts.values(), *(state.stopped for state in self._states().values() if state.stopped)]
+            if reasons and not self.view.number:
+                self._stop(reasons[0])
             if time.monotonic() > due:
                 due += self.timeout
                 missing = self._missing()
@@ -306,6 +311,24 @@ class Members:
                     warnings.warn(f"{self.name(self.node)} has waited {waited:.0f} s to {what}. {told}", stacklevel=2)
             self.mesh.wait(0.1)
         return False
+
+    def _stop(self, reason: str) -> NoReturn:
+        """End, once all others know why no run can begin, or the timeout is over: some may have met nobody who told them."""
+        self.stopped, began, warned = reason, time.monotonic(), False
+        self.publish()
+        while (untold := self._untold()) and time.monotonic() < min(began + self.timeout, self.stops_at):
+            if not warned and time.monotonic() > began + STOPPING:
+                warned = True
+                warnings.warn(f"{reason} Telling {untold}, for at most {self.timeout:g} s.", stacklevel=2)
+            self.mesh.wait(0.1)
+        self._say_goodbye()
+        raise InputError(reason)
+
+    def _untold(self) -> str:
+        """Names the sites that may not know yet why this one stops."""
+        knowing = {*self.mesh.conflicts, *(node for node, state in self._states().items() if state.stopped)}
+        links = [link for node, link in self.links.items() if node not in knowing]
+        return ", ".join(link.name for link in links if not (link.connected and link.drained))
 
     def _enter(self, view: View) -> None:
         self.view, self.joining = view, False

@@ -88,18 +88,22 @@ def connect(
     every: int = 1,
 ) -> Network:
     """The network of the processes between which the transport carries messages; all must have the same settings."""
-    agree(transport, {"the network": network_text(topology, rounds, channel, every)})
+    agree(transport, network_options(topology, rounds, channel, every))
     return ProcessNetwork(topology, transport, rounds, channel, every, Traffic()).network()
 
 
-def network_text(topology: Topology, rounds: int | str | None, channel: Channel | None, every: int) -> str:
-    """Describes what all processes must share: the weights, and when and how messages travel."""
-    text = f"{topology.name}, {topology.nodes} nodes, checksum {checksum(topology.each)}"
-    if (number := count_rounds(topology, rounds)) > 1:
-        text += f", {number} rounds"
-    if whole("every", every) > 1:
-        text += f", exchanges every {every} steps"
-    return text if channel is None else f"{text}, messages {channel.settings}"
+def network_options(topology: Topology, rounds: int | str | None, channel: Channel | None, every: int) -> dict[str, Any]:
+    """What all processes must share: how messages travel, first since the default graph follows it, the weights, and when."""
+    private = channel is not None and channel.private
+    return {
+        "--private": "and shared noise of --epsilon" if channel is not None and channel.only_sums else private,
+        "--compress": None if channel is None or private else channel.settings,
+        "--topology": topology.name,
+        "--nodes": topology.nodes,
+        "--weights": f"of checksum {checksum(topology.each)}",
+        "--rounds": count_rounds(topology, rounds),
+        "--every": whole("every", every),
+    }
 
 
 def blocks(nodes: int, processes: int) -> list[range]:

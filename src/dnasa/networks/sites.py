@@ -62,17 +62,28 @@ def connect(
         raise InputError(f"wait_for must be a majority of the {count} sites, {count // 2 + 1} to {count}, not {wait_for}.")
     if count != topology.nodes:
         raise InputError(f"There are {count} sites, and the graph has {topology.nodes} nodes: give both the same number.")
-    run = described(sites, topology, rounds, channel, every) + ("" if wait_for is None else f", begins with {wait_for} sites")
-    members = Members(sites, run, timeout, traffic, wait_for)
+    members = Members(sites, described(sites, topology, rounds, channel, every, wait_for), timeout, traffic, wait_for)
     atexit.register(members.end)
     JOINED.append(members)
     return SiteNetworks(members, topology, rounds, channel, every).first_network()
 
 
-def described(sites: Sites, topology: Topology, rounds: int | str | None, channel: Channel | None, every: int = 1) -> str:
-    """Describes what all sites must share, on two lines: the sites in their order; the weights, and how messages travel."""
+def described(
+    sites: Sites,
+    topology: Topology,
+    rounds: int | str | None,
+    channel: Channel | None,
+    every: int = 1,
+    wait_for: int | None = None,
+) -> str:
+    """Describes what all sites must share, a line for each option: "with --rounds 2", "without --private"."""
     names = ", ".join(site.name for site in sites.sites)
-    return f"with the sites {names} in this order\n{processes.network_text(topology, rounds, channel, every)}"
+    options = {"--sites": f"{names} in this order"} | processes.network_options(topology, rounds, channel, every)
+    options["wait_for"] = wait_for
+    return "\n".join(
+        f"without {name}" if value in (None, False) else f"with {name}" + ("" if value is True else f" {value}")
+        for name, value in options.items()
+    )
 
 
 def leave_all() -> None:

@@ -187,7 +187,8 @@ class Supervised(Sharded):
         functions = [loss, self.augment and function_name(self.augment)]
         parts = repr((data, self.layout, self.module.tested, self.module.autocast, functions))
         common = checksum(parts, *constants.values())
-        return f"supervised, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
+        kind = function_name(self.module.loss)
+        return f"supervised, {self.nodes} shards, {self.test_total:,} test rows, loss {kind}, checksum {common}"
 
     # ------------------------------------------------------------ the model
 

@@ -255,7 +255,8 @@ class Link:
             return ""
         parts = zip_longest(run.split("\n"), self.local.run.split("\n"), fillvalue="nothing")
         theirs, ours = next((theirs, ours) for theirs, ours in parts if theirs != ours)
-        return f"The sites run different things: {self.name} runs {theirs:.300}, this site {ours}. Give all the same."
+        here = self.local.sites.sites[self.local.sites.own].name
+        return f"{self.name} runs {theirs:.300}, {here} {ours:.300}: give every site the same options."
 
     def _resume(self, greeting: Greeting) -> None:
         """Go on where the last connection ended; with another process of this site, begin afresh."""

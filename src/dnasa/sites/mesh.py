@@ -87,7 +87,7 @@ class Mesh(Local):
             differs = isinstance(error, OtherRun)  # which both must know
             with suppress(OSError):
                 await wire.send_greeting(link.greeting() if differs else {"refused": str(error)})
-            if not (self.stopped or greeting.get("stopped")):  # both know why
+            if not differs or (self.inbox.view and not greeting.get("stopped")):  # before the run begins, both stop and say why
                 raise
 
     async def _beat(self) -> None:
