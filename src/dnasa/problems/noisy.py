@@ -21,7 +21,10 @@ ROUNDED = 1 + 1e-4  # more than the rounding errors of a length
 
 
 class Noisy(OneByOne):
-    """(sum of m g / (1.0001 |g| + 1e-6) over drawn rows + sigma normal) / batch, each row drawn at the rate batch / rows."""
+    """(sum of m g / (1.0001 |g| + 1e-6) over drawn rows + sigma normal) / max(batch, L), drawn at the rate batch / rows.
+
+    L is the length of the noise in the mean over nodes of these sums: divided by it, noise has the length of a row's gradient.
+    """
 
     def __init__(self, data: Sharded, footprint: int, module: FlatModule):
         super().__init__(data, footprint, module, loss_scale=1.0, augment=None)
@@ -41,7 +44,7 @@ class Noisy(OneByOne):
         with seeded(self.data.device, int.from_bytes(key[:7])):  # dropout, with other numbers for each row
             for part in self.drawn(key, node, seed).split(self.rows):
                 total += self.unit_gradients(point, part).sum(0) if len(part) else 0
-        return total / self.data.batch
+        return total / max(self.data.batch, self.noise.budget.length(len(point)))
 
     @property
     def noise(self) -> Noise:

@@ -7,7 +7,7 @@ tune; 1.0001 covers rounding. With m = 1 (AUTO-S, Bu et al., 2023), rare events 
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from math import ceil, sqrt
+from math import ceil, hypot, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +48,10 @@ class Budget(NamedTuple):
     sigma: list[float]
     shared: bool  # whether it protects sums over all nodes, of which each adds its share
     names: Sequence[str] = ()  # of the nodes, where they have some
+
+    def length(self, d: int) -> float:
+        """The expected length of the noise in the mean over nodes of sums of d numbers."""
+        return hypot(*self.sigma) / len(self.sigma) * sqrt(d)
 
     def settings(self) -> dict[str, Any]:
         return {**self.privacy._asdict(), "steps": self.steps, "sigma": self.sigma, "shared": self.shared}
