@@ -1,7 +1,7 @@
 """Accuracy against epsilon: five sites that share the noise, and Opacus on pooled rows.
 
     python experiments/privacy.py a9a linear 2
-    python experiments/privacy.py digits mlp:32 10
+    python experiments/privacy.py digits mlp:32 5
 
 The number is that of seeds. Delta is 1e-5. A site draws 64 rows a step, pooled training 320. Opacus
 (1.6.0, if it is installed) has SGD with gradients clipped at 1, and gets the best of five stepsizes on the test rows.
