@@ -338,13 +338,12 @@ def test_the_results_of_a_binary_model_are_those_of_single_rows(min_count: int, 
     thirds = np.array_split(np.arange(2000), 3)  # sites
     pairs = [evaluation._pair(odds[part], event[part], min_count) for part in thirds]
     assert min(cell[1] for pair in pairs for cells in pair for cell in cells) >= min_count
-    parts = [
-        evaluation.Part(rows=len(part), scores=[pair], sums={"brier": 0}) for part, pair in zip(thirds, pairs, strict=True)
-    ]
+    parts = [evaluation.Part(rows=len(part), scores=[pair]) for part, pair in zip(thirds, pairs, strict=True)]
     measured = evaluation.Evaluation(task="classification", target="y", names=[0, 1], sites=[*parts, None])
     every = results.numbers(measured, threshold=0.1).query("group == '3 of 4 sites'").set_index("measure")
     found = {name: every.loc[name, ["value", "low", "high"]].to_numpy(float) for name in every.index}
-    assert found["Brier score"][0] == 0
+    squares = (1 / (1 + np.exp(-odds)) - event) ** 2
+    assert found["Brier score"][0] == pytest.approx(squares.mean(), abs=0.001)
     assert found["accuracy"][0] == pytest.approx(((odds > np.log(0.1 / 0.9)) == event).mean(), abs=3 * near)
     assert (found["test rows"][0], found["events"][0]) == pytest.approx((2000, event.sum()))
     fit = sm.Logit(event.astype(float), sm.add_constant(odds)).fit(disp=0)
@@ -363,7 +362,8 @@ def test_the_results_of_a_binary_model_are_those_of_single_rows(min_count: int, 
         count = (right & of).sum()
         expected[name] = [count / of.sum(), *proportion_confint(count, of.sum(), method="wilson")]
     for name, numbers in expected.items():
-        np.testing.assert_allclose(found[name], numbers, atol=near if name == "AUC" else 3 * near, err_msg=name)
+        tolerance = {"AUC": near, "sensitivity": 5 * near}.get(name, 3 * near)
+        np.testing.assert_allclose(found[name], numbers, atol=tolerance, err_msg=name)
     intercept = sm.GLM(event.astype(float), np.ones(2000), sm.families.Binomial(), offset=odds).fit()
     assert found["calibration intercept"][0] == pytest.approx(intercept.params[0], abs=3 * near)
     (roc, of_sites, _, calibration, decision) = results.curves(measured, ["a", "b", "c", "d"])
@@ -419,6 +419,33 @@ def test_few_rows_are_counted_as_none_or_as_the_minimum(counts: list[int], sent:
     assert evaluation.without_few(np.array(counts), 1).tolist() == counts
 
 
+def test_rows_of_few_kinds_cannot_be_counted() -> None:
+    """With few inputs of few values, everyone can compute the scores that rows can have."""
+    hidden = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        sizes = rng.integers(2, 4, 4)
+        kinds = np.add.outer(
+            np.add.outer(*(rng.normal(0, 0.8, k) for k in sizes[:2])).ravel(), rng.normal(-1.5, 0.8, sizes[2:].prod())
+        )
+        values = kinds.ravel()
+        rows = rng.choice(len(values), rng.integers(5, 80), p=rng.dirichlet(np.full(len(values), 0.3)))
+        sent = evaluation.cells(values[rows], 5, evaluation.COARSE)
+        for kind in [kind for kind in {*rows} if sent and (rows == kind).sum() < 5]:
+            pairs = [(kind, other) for other in range(len(values)) if other != kind] + [
+                (other, kind) for other in {*rows} - {kind}
+            ]
+            hidden.append(any(evaluation.cells(values[_with(rows, *pair)], 5, evaluation.COARSE) == sent for pair in pairs))
+    assert np.mean(hidden) > 0.95, "another number of these rows sends the same"
+
+
+def _with(rows: np.ndarray, old: int, new: int) -> np.ndarray:
+    """One row of that kind has become one of another."""
+    changed = rows.copy()
+    changed[np.flatnonzero(rows == old)[:1]] = new
+    return changed
+
+
 def delong(scores: np.ndarray, event: np.ndarray) -> tuple[float, float]:
     """The interval of the AUC, pair by pair."""
     wins = (scores[event][:, None] > scores[~event]).astype(float)
@@ -438,12 +465,13 @@ def test_the_results_of_a_regression_and_of_classes_are_those_of_scikit_learn(ho
             truth, values = map(model.encoding.target_values, (rows.labels[place], model.outputs(rows.inputs[place])))
             measures = list(results.regression([part], evaluated(home / "regression").scale))
             found, highs = ({name: measure[k] for name, *measure in measures} for k in (0, 2))
-            assert found["R2"] == pytest.approx(r2_score(truth, values), abs=1e-6)
-            assert found["RMSE"] == pytest.approx(root_mean_squared_error(truth, values), rel=1e-6)
-            assert found["mean |error|"] == pytest.approx(mean_absolute_error(truth, values), rel=1e-6)
             errors = truth - values
+            exact = {"RMSE": root_mean_squared_error(truth, values), "mean |error|": mean_absolute_error(truth, values)}
+            assert found["R2"] == pytest.approx(r2_score(truth, values), abs=0.1 * (1 - r2_score(truth, values)))
+            for name, value in exact.items():
+                assert found[name] == pytest.approx(value, rel=0.05), "rounded to what 5 rows change"
             for name, each in {"mean |error|": abs(errors), "mean error": errors}.items():
-                assert highs[name] - found[name] == pytest.approx(1.96 * sem(each, axis=None, ddof=0), rel=1e-3)
+                assert highs[name] - found[name] == pytest.approx(1.96 * sem(each, axis=None, ddof=0), rel=0.2)
             squares = found["RMSE"] ** 2 + 1.96 * sem(errors**2, axis=None)
             assert highs["RMSE"] == pytest.approx(squares**0.5, rel=0.1), "from the cells"
             assert found["error, 50th percentile"] == pytest.approx(np.median(truth - values), abs=0.2 * np.std(truth - values))
@@ -493,7 +521,7 @@ def test_a_report_shows_tests_without_data(task: str, home: Path, capsys: pytest
         {"common": {"rows": 3}},
         {"task": "x"},
         {"scale": "nine"},
-        {"sites": [{"rows": 9, "scores": [[[], [[3, 2, 99.0, 0.5]]]], "sums": {"brier": 1}}]},
+        {"sites": [{"rows": 9, "scores": [[[], [[3, 2, 99.0, 0.5]]]]}]},
         {"min_count": -1},
     ],
 )

@@ -1,8 +1,9 @@
-"""What is measured of a trained model: counts and sums of at least `min_count` rows, from which every result follows.
+"""What is measured of a trained model: counts and rounded means of at least `min_count` rows, from which every result follows.
 
 Single predictions never leave a site. It counts the scores of its rows in cells of a fixed grid, which are merged with their
-neighbors until each holds enough rows; a cell has their number and the mean and deviation of their scores. This is stored with
-the run as `evaluation.json`. `dnasa.trained.results` makes the results of a report from it, without the data.
+neighbors until each holds enough rows; a cell has their number and the mean and deviation of their scores. With few inputs of
+few values, exact ones would tell which rows these are, so both are rounded, and cells of log odds end at multiples of 1/4. This
+is stored with the run as `evaluation.json`. `dnasa.trained.results` makes the results of a report from it, without the data.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel, Field, NonNegativeInt, model_validator
 
 from dnasa.data import Dataset
-from dnasa.data.summaries import Summary
+from dnasa.data.summaries import Moments, Summary
 from dnasa.files import read_json, refusing_damage
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from dnasa.trained.model import TrainedModel
 
 LAST = 8.0  # log odds, or in a regression errors in deviations of the target: larger ones count as this
-PLACES = 256  # of the grid
+PLACES, COARSE = 256, 4  # of the grid; cells of a site's log odds end at every fourth
 EDGES = np.linspace(-LAST, LAST, PLACES + 1)
 REGRESSION_SUMS = ("squared_error", "absolute_error", "error", "target", "squared_target")
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e300, le=1e300)]
@@ -57,7 +58,7 @@ class Evaluation(BaseModel, extra="forbid"):
     def _fits(self) -> "Evaluation":
         self.names = [str(name).encode(errors="replace").decode() for name in self.names]
         k = len(self.names)
-        wanted = set(REGRESSION_SUMS) if self.task == "regression" else {"brier"}
+        wanted = set(REGRESSION_SUMS) if self.task == "regression" else set[str]()
         if len(self.training) not in (0, k):
             raise ValueError("its parts do not fit together")
         for part in filter(None, (self.common, *self.sites)):
@@ -81,14 +82,12 @@ def evaluate(model: "TrainedModel", inputs: np.ndarray, labels: np.ndarray, min_
 def _classification(model: "TrainedModel", outputs: np.ndarray, labels: np.ndarray, min_count: int) -> Part:
     k, p = len(model.classes), model.probabilities(outputs)
     counts = np.bincount(labels * k + outputs.argmax(1), minlength=k**2).reshape(k, k)
-    one_hot = np.eye(k)[labels]
     with np.errstate(divide="ignore"):
         odds = np.log(p) - np.log1p(-p)
     return Part(
         rows=len(labels),
         scores=[_pair(odds[:, c], labels == c, min_count) for c in ([1] if k == 2 else range(k))],
         confusion=[without_few(row, min_count).tolist() for row in counts] if k > 2 else [],
-        sums={"brier": float(((p - one_hot) ** 2).sum() / (2 if k == 2 else 1))},
     )
 
 
@@ -103,13 +102,14 @@ def without_few(counts: np.ndarray, min_count: int) -> np.ndarray:
 
 def _pair(scores: np.ndarray, is_class: np.ndarray, min_count: int) -> tuple[Cells, Cells]:
     """The cells of the other rows and of those of a class."""
-    return cells(scores[~is_class], min_count), cells(scores[is_class], min_count)
+    places = COARSE if min_count > 1 else 1
+    return cells(scores[~is_class], min_count, places), cells(scores[is_class], min_count, places)
 
 
-def cells(scores: np.ndarray, min_count: int) -> Cells:
-    """Count scores on the grid, in cells of at least `min_count`."""
+def cells(scores: np.ndarray, min_count: int, places: int) -> Cells:
+    """Count scores on a grid of so many places each, in cells of at least `min_count`."""
     scores = np.sort(np.clip(scores, -LAST, LAST))
-    ends = np.searchsorted(EDGES[1:-1], scores, side="right") + 1
+    ends = (np.searchsorted(EDGES[1:-1], scores, side="right") // places + 1) * places
     cuts, first = [], 0
     for last in np.flatnonzero(np.diff(ends, append=PLACES + 1)) + 1:  # where another place begins
         if last - first >= min_count:
@@ -118,17 +118,29 @@ def cells(scores: np.ndarray, min_count: int) -> Cells:
     if not cuts:
         return []
     cuts[-1] = len(scores)  # the rows that are left belong to the last cell
+    least = (EDGES[places] - EDGES[0]) / 2 if min_count > 1 else 0.0
     return [
-        (PLACES if b == len(scores) else int(ends[b - 1]), b - a, float(scores[a:b].mean()), float(scores[a:b].std()))
+        (PLACES if b == len(scores) else int(ends[b - 1]), b - a, *_rounded(scores[a:b], least))
         for a, b in zip([0, *cuts], cuts, strict=False)
     ]
 
 
+def _rounded(scores: np.ndarray, least: float) -> tuple[float, float]:
+    """Their mean, to half of their deviation, and that, to a power of 2; neither more exact than `least`."""
+    mean, deviation = scores.mean(), scores.std()
+    if least:
+        deviation = 2.0 ** np.round(np.log2(max(deviation, least)))
+        unit = max(deviation / 2, least)
+        mean = np.clip(np.round(mean / unit) * unit, -LAST, LAST)
+    return float(mean), float(deviation)
+
+
 def _regression(model: "TrainedModel", outputs: np.ndarray, labels: np.ndarray, min_count: int) -> Part:
     errors, labels = (labels - outputs).astype(np.float64), labels.astype(np.float64)
-    parts = (errors**2, np.abs(errors), errors, labels, labels**2)
-    sums = {name: float(part.sum()) for name, part in zip(REGRESSION_SUMS, parts, strict=True)}
-    return Part(rows=len(labels), scores=[([], cells(errors.ravel(), min_count))], sums=sums)
+    parts = map(Moments.of, (errors**2, np.abs(errors), errors, labels, labels**2))
+    shown = [part.rounded(min_count, binary=False) if min_count > 1 else part for part in parts]
+    sums = {name: part.mean * part.n for name, part in zip(REGRESSION_SUMS, shown, strict=True)}
+    return Part(rows=len(labels), scores=[([], cells(errors.ravel(), min_count, 1))], sums=sums)
 
 
 def _missing(encoding: "Encoding", inputs: np.ndarray) -> dict[str, int]:

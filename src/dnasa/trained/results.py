@@ -32,14 +32,17 @@ Curve = tuple[str, str, str, list[Line], Intervals]  # its title, x and y
 
 
 def density(many: Iterable[Cells]) -> np.ndarray:
-    """How many rows are in each place of the grid: in each cell, those of the beta distribution with its mean and deviation."""
+    """How many rows are in each place of the grid: in each cell, those of the beta distribution with its mean and deviation.
+
+    It is never U-shaped, however wide a rounded deviation is.
+    """
     below = np.zeros(len(EDGES))
     for cells in many:
         begin = EDGES[0]
         for end, count, mean, deviation in cells:
             width = EDGES[end] - begin
             m = np.clip((mean - begin) / width, 1e-6, 1 - 1e-6)
-            size = np.clip(m * (1 - m) * (width / max(deviation, 1e-6)) ** 2 - 1, 1e-3, 1e6)
+            size = np.clip(m * (1 - m) * (width / max(deviation, 1e-6)) ** 2 - 1, 2, 1e6)
             below += count * betainc(m * size, (1 - m) * size, np.clip((EDGES - begin) / width, 0, 1))
             begin = EDGES[end]
     return np.diff(below)
@@ -61,6 +64,12 @@ def share(name: str, count: float, rows: float) -> Measure:
     if rows <= 0:
         return name, nan, nan, nan
     return name, count / rows, *proportion_confint(min(count, rows), rows, method="wilson")
+
+
+def brier_score(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
+    """The mean squared difference between an outcome and its risk; of more than two classes, the sum over these."""
+    risk = 1 / (1 + np.exp(-CENTERS))
+    return sum(float(others @ risk**2 + events @ (1 - risk) ** 2) / (others.sum() + events.sum()) for others, events in pairs)
 
 
 def threshold_of(evaluation: Evaluation) -> float:
@@ -108,8 +117,8 @@ def binary(parts: Sequence[Part], threshold: float) -> Iterator[Measure]:
     yield "events", m, nan, nan
     yield auc(others, events)
     yield from calibration(others, events)
-    rate, rows = m / (n + m), sum(part.rows for part in parts)
-    yield "Brier score", sum(part.sums["brier"] for part in parts) / rows, nan, nan
+    rate = m / (n + m)
+    yield "Brier score", brier_score([(others, events)]), nan, nan
     yield "Brier score of the event rate", rate * (1 - rate), nan, nan
     odds = log(threshold / (1 - threshold))
     hits, false = round(above(events, odds)), round(above(others, odds))
@@ -129,7 +138,7 @@ def multiclass(parts: Sequence[Part]) -> Iterator[Measure]:
     rows, of_classes = sum(part.rows for part in parts), [events.sum() for _, events in pairs]
     yield "test rows", rows, nan, nan
     yield "macro AUC", float(np.mean([auc(*each)[1] for each in pairs])), nan, nan
-    yield "Brier score", sum(part.sums["brier"] for part in parts) / rows, nan, nan
+    yield "Brier score", brier_score(pairs), nan, nan
     yield share("accuracy", np.trace(counts), rows)
     yield "accuracy of the most frequent class", max(of_classes) / max(1, sum(of_classes)), nan, nan
 
@@ -234,10 +243,10 @@ def shortcomings(evaluation: Evaluation) -> list[str]:
         squared, _, _, mean, squares = (sum(part.sums[name] for part in parts) / rows for name in REGRESSION_SUMS)
         r2 = 1 - squared / variance if (variance := squares - mean**2) > 0 else 0.0
         return [f"{worse} the mean of the test rows (R2 {r2:.3f})."] if r2 < 0 else []
-    events = np.array([pair(parts, c)[1].sum() for c in range(len(parts[0].scores))]) / rows
-    least = float((events * (1 - events)).sum())
-    brier = sum(part.sums["brier"] for part in parts) / rows
-    if len(evaluation.names) == 2 and auc(*pair(parts, 0))[1] > PERFECT:
+    pairs = [pair(parts, c) for c in range(len(parts[0].scores))]
+    shares = np.array([events.sum() for _, events in pairs]) / rows
+    least, brier = float((shares * (1 - shares)).sum()), brier_score(pairs)
+    if len(evaluation.names) == 2 and auc(*pairs[0])[1] > PERFECT:
         return ["The model separates the classes perfectly: does a column tell the target, under another name or as a code?"]
     if brier <= SAME * least:
         return []
