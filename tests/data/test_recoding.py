@@ -102,6 +102,13 @@ def test_sites_learn_which_of_their_own_rows_others_have(hospitals: Path, tmp_pa
     assert numbers == [list(range(8, 100, 9)), list(range(51, 62))]
     assert [line.split()[0] for line in sentences] == names
     assert count_duplicates(rows, shards, lambda own, read: [read(own)], 12)[1] == [], "too few to be told"
+    no_sodium = clean[1].assign(sodium=np.nan)
+    no_sodium.to_csv(tmp_path / f"lyon.{kind}", index=False) if kind == "csv" else no_sodium.to_parquet(
+        tmp_path / f"lyon.{kind}"
+    )
+    rows, shards = data.from_shards(tmp_path, range(2), 2, "died", drop_columns="admitted,patient")
+    found = count_duplicates(rows, shards, lambda own, read: [read(own)], 5)[1]
+    assert found == [*sentences, "Not compared, since empty at a site: sodium."]
     both = pd.concat([clean[1], clean[1][:7]])
     both.to_csv(tmp_path / f"lyon.{kind}", index=False) if kind == "csv" else both.to_parquet(tmp_path / f"lyon.{kind}")
     rows, shards = data.from_shards(tmp_path, range(2), 2, "died", drop_columns="admitted,patient")

@@ -12,6 +12,7 @@ import dnasa
 from dnasa import topology
 from dnasa.communication import Network
 from dnasa.networks import dry_run
+from dnasa.runs.journal import Audit
 
 PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(50))
 GRAPHS = [topology.ring(4), topology.star(5), topology.make("exact", 6)]
@@ -48,3 +49,13 @@ def test_the_command_shows_arrays_and_bytes_for_each_neighbour() -> None:
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     succeed(*"train --problem least_squares --dry-run --out runs/x".split(), cwd=tmp_path)
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_site_keeps_the_checksum_of_its_rows_also_in_a_dry_run() -> None:
+    for names in ((), "abcd"):
+        network = dry_run.connect(GRAPHS[0], None, None, names)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PROBLEM, "node_fingerprint", lambda node: f"rows {node}")
+            dnasa.solve(PROBLEM, network, steps=9, evaluate=4, progress=False)
+        texts = [line["text"] for line in Audit(network.processes.traffic, network.processes.names).lines() if "text" in line]
+        assert any("rows 0" in text for text in texts) == (not names)

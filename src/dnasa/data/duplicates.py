@@ -20,15 +20,15 @@ def count_duplicates(
 ) -> tuple[pd.DataFrame, list[str]]:
     """How many different rows two sites both have, equal in all columns, for each two that have any; which, of local sites.
 
-    `gather(own, read)` returns what `read` makes of what each process gives. All contribute to the salt of the hashes.
+    A column that is empty at a site is not compared. `gather(own, read)` returns what `read` makes of what each process gives. All contribute to the salt of the hashes.
     """
     salt = "".join(gather(secrets.token_hex(16), str)).encode()
     local, tests = [node for node, rows in enumerate(shards) if len(rows)], np.arange(len(data.test_labels))
     ends = np.cumsum([data.test_counts[node] if data.test_counts else 0 for node in local])
-    hashed, numbered = [], {}
+    hashed, numbered, empty = [], dict[int, list[tuple[str, int]]](), _empty(data)
     for node, own in zip(local, np.split(tests, ends), strict=False):
-        trained = _hashes(salt, data.inputs[shards[node]], data.labels[shards[node]])
-        tested = _hashes(salt, data.test_inputs[own], data.test_labels[own])
+        trained = _hashes(salt, _without(empty, data, data.inputs[shards[node]]), data.labels[shards[node]])
+        tested = _hashes(salt, _without(empty, data, data.test_inputs[own]), data.test_labels[own])
         places = [*shards[node], *(len(data.labels) + own)]
         numbered[node] = list(zip([*trained, *tested], [data.row_numbers[place] for place in places], strict=True))
         hashed.append(sorted({*trained, *tested}))
@@ -47,7 +47,20 @@ def count_duplicates(
             listed = ", ".join(map(str, rows))
             both = f"{names[node]} and {names[i + j - node]} both have these rows of {names[node]}"
             sentences.append(f"{both} (1 is the line below the header): {listed}.")
+    if empty:
+        sentences.append(f"Not compared, since empty at a site: {', '.join(empty)}.")
     return pd.DataFrame(found, columns=["site", "other site", "rows that both have"]), sentences
+
+
+def _empty(data: Dataset) -> list[str]:
+    return sorted({column.name for site in data.sites for column in site.columns if column.is_empty})
+
+
+def _without(names: Sequence[str], data: Dataset, inputs: np.ndarray) -> np.ndarray:
+    if not names or data.encoding is None:
+        return inputs
+    kept = [feature.name not in names for feature in data.encoding.features for _ in feature.inputs]
+    return inputs[:, kept]
 
 
 def _hashes(salt: bytes, inputs: np.ndarray, labels: np.ndarray) -> list[str]:

@@ -314,7 +314,7 @@ def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[
     with UserCode(lambda: "The problem's node_fingerprint(node) or rows(node)"):
         local = [[problem.node_fingerprint(node, **by_seed), problem.rows(node, **by_seed)] for node in network.local_nodes]
     own_data = ""
-    if network.processes.own_folders:
+    if network.processes.names:  # also in a dry run of a site
         own_data = _checksum([mark for mark, _ in local])
         local = [["", count] for _, count in local]
     shape = np.shape(local[0][1] or 0)
