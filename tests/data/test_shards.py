@@ -302,8 +302,12 @@ def test_whole_numbers_that_are_dates_are_refused(tmp_path: Path) -> None:
 
 
 def test_all_columns_that_are_no_inputs_are_named_at_once(tmp_path: Path) -> None:
-    made = [frame.assign(case=range(len(frame)), on=pd.date_range("2025-01-01", periods=len(frame))) for frame in frames()]
-    with pytest.raises(InputError, match=r"^node-0.csv: Column 'case' has .* Nor can these be inputs: 'on'\.$"):
+    others = {
+        "on": lambda frame: pd.date_range("2025-01-01", periods=len(frame)),
+        "note": lambda frame: [f"seen {i}" for i in frame.index],
+    }
+    made = [frame.assign(case=range(len(frame)), **others) for frame in frames()]
+    with pytest.raises(InputError, match=r"^node-0.csv: Column 'case' has .* Nor can these be inputs: 'on', 'note'\.$"):
         data.from_shards(write(tmp_path / "d", made), range(3), 3, "kind")
 
 

@@ -110,7 +110,7 @@ def test_a_wrong_folder_of_texts_gets_one_line(change: Callable[[Path], object],
 def test_runs_have_the_nodes_of_tokens(file: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["train", "--data", str(file), "--model", "gpt:1,64,8", "--steps", "2", "--batch", "2"]
     app([*words, "--out", str(file.parent / "run")], standalone_mode=False)
-    assert "my.npz, by_node: 3 nodes" in " ".join(capfd.readouterr().out.split())
+    assert "my.npz (by_node): 3 nodes" in " ".join(capfd.readouterr().out.split())
     app(["train", "--config", str(file.parent / "run" / "config.json"), "--quiet"], standalone_mode=False)
     assert "my.npz has 3 nodes (c, go, js): give --nodes, or --partition iid" in refused(*words, "--nodes", 4)
     assert "does not say which rows are whose" in refused("train", "--partition", "by_node")

@@ -200,12 +200,13 @@ def check_columns(rows: Rows) -> None:
 
 
 def check_identifiers(rows: Rows) -> None:
-    """Refuse dates, and columns of numbers that seem to name the rows, unless the user gave their unit."""
+    """Refuse dates, and columns that seem to name the rows, unless they are numbers of which the user gave the unit."""
     measured = rows.recode.units if rows.recode else {}
 
     def check(name: str, column: pd.Series) -> None:
         if kind_of(name, column) == "text":
             columns.check_text(name, column)
+            columns.check_categories(name, Counter(to_words(column).tolist()))
         elif name not in measured:
             columns.check_codes(name, to_numbers(name, column, allow_missing=True))
 
