@@ -394,6 +394,16 @@ def test_a_model_that_is_worse_than_the_share_of_events_is_named(home: Path) -> 
     assert re.fullmatch(r"The model predicts worse than the share of events alone \(Brier score 0\.\d+, 0\.\d+\)\.", found[0])
 
 
+def test_a_report_says_that_a_model_is_overfitted() -> None:
+    rng = np.random.default_rng(0)
+    for slope, is_named in {0.5: True, 1.0: False}.items():
+        odds = rng.normal(-2, 1.3, 2000)
+        event = rng.random(2000) < 1 / (1 + np.exp(1 - slope * (odds + 2)))
+        part = evaluation.Part(rows=2000, scores=[evaluation._pair(odds, event, 1)])
+        own = evaluation.Evaluation(task="classification", target="y", names=[0, 1], common=part)
+        assert any("too extreme (slope 0.5" in sentence for sentence in results.remarks(own)) == is_named
+
+
 def test_a_site_with_few_rows_of_a_class_sends_nothing_of_its_tests(home: Path) -> None:
     rows, model = rows_of(home, "classification"), dnasa.load(home / "classification")
     order, others = np.argsort(rows.labels, kind="stable"), int((rows.labels == 0).sum())

@@ -20,7 +20,8 @@ def count_duplicates(
 ) -> tuple[pd.DataFrame, list[str]]:
     """How many different rows two sites both have, equal in all columns, for each two that have any; which, of local sites.
 
-    A column that is empty at a site is not compared. `gather(own, read)` returns what `read` makes of what each process gives. All contribute to the salt of the hashes.
+    A column that is empty at a site is not compared. `gather(own, read)` returns what `read` makes of what each process gives.
+    All contribute to the salt of the hashes.
     """
     salt = "".join(gather(secrets.token_hex(16), str)).encode()
     local, tests = [node for node, rows in enumerate(shards) if len(rows)], np.arange(len(data.test_labels))

@@ -19,6 +19,7 @@ MOST = 16  # classes of a confusion matrix that is printed
 WHOLE = "test rows", "events", "training rows", "missing"  # measures that are counts
 FLOOR = -0.02  # of a decision curve
 SAME = 1.01  # times the Brier score of the event rate, which noise may add
+OVERFITTED = 0.9  # a calibration slope
 PERFECT = 0.9995  # an AUC that is printed as 1.000
 FEW = 10  # events, below which the AUC has no interval
 GROUPS = 10  # points of a calibration curve
@@ -255,7 +256,7 @@ def shortcomings(evaluation: Evaluation) -> list[str]:
 
 
 def remarks(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
-    """Sentences about sites that the results leave out, if any, and about what sites have together."""
+    """Sentences about sites that the results leave out, if any, what sites have together, and an overfitted model."""
     if evaluation.task == "regression":
         return []
     few = [node_name(sites, i) for i, part in enumerate(evaluation.sites) if part is None]
@@ -269,7 +270,12 @@ def remarks(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
     in_all = f"Without a column, since all test rows have one class: {', '.join(single)}; the first column has these rows."
     mixed = "The calibration intercept of the first column mixes those of the sites: it can be near 0 where theirs are not."
     is_mixed = len(evaluation.names) == 2 and evaluation.common is None and len([*filter(None, evaluation.sites)]) > 1
-    return [*([least, biased] if few else []), *([in_all] if single else []), *([mixed] if is_mixed else [])]
+    found = [*([least, biased] if few else []), *([in_all] if single else []), *([mixed] if is_mixed else [])]
+    (parts, *_) = [*groups(evaluation).values(), []]
+    for name, slope, _, high in binary(parts, 0.5) if len(evaluation.names) == 2 else ():
+        if name == "calibration slope" and high < OVERFITTED:
+            found.append(f"The risks are too extreme (slope {slope:.3f}): fewer columns or a smaller model may be better.")
+    return found
 
 
 def with_interval(measure: str, value: float, low: float, high: float) -> str:
