@@ -306,7 +306,7 @@ def test_all_columns_that_are_no_inputs_are_named_at_once(tmp_path: Path) -> Non
         "on": lambda frame: pd.date_range("2025-01-01", periods=len(frame)),
         "note": lambda frame: [f"seen {i}" for i in frame.index],
     }
-    made = [frame.assign(case=range(len(frame)), **others) for frame in frames()]
+    made = [frame.assign(case=range(len(frame)), **others) for frame in frames((120, 40, 40))]
     with pytest.raises(InputError, match=r"^node-0.csv: Column 'case' has .* Nor can these be inputs: 'on', 'note'\.$"):
         data.from_shards(write(tmp_path / "d", made), range(3), 3, "kind")
 

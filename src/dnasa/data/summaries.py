@@ -206,7 +206,8 @@ def check_identifiers(rows: Rows) -> None:
     def check(name: str, column: pd.Series) -> None:
         if kind_of(name, column) == "text":
             columns.check_text(name, column)
-            columns.check_categories(name, Counter(to_words(column).tolist()))
+            if len(column) > 5 * columns.FEW:  # of smaller tables, the training rows decide
+                columns.check_categories(name, Counter(to_words(column).tolist()))
         elif name not in measured:
             columns.check_codes(name, to_numbers(name, column, allow_missing=True))
 
