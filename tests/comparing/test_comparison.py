@@ -264,8 +264,8 @@ def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results
         dsgd=[(0.1, 1.0, 0.9), (1.0, 1.0, 0.92), (3.0, 1.0, 0.2), (10.0, None, np.nan), (30.0, 1.0, 1e308)],
         dnasa=[(np.nan, 1.0, 0.95)],
     )
-    table = over_seeds(table.rename(columns={"test_loss": "test_accuracy"}), "test_accuracy").assign(chosen=True)
-    figure = drawing.figure_of_stepsizes(table, "test_accuracy")
+    table = over_seeds(table.rename(columns={"test_loss": "test_r2"}), "test_r2").assign(chosen=True)
+    figure = drawing.figure_of_stepsizes(table, "test_r2")
     axis = figure.axes[0]
     (mark,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
     assert np.asarray(mark.get_xydata()).tolist() == [[10.0, 1.0], [30.0, 1.0]]
@@ -276,14 +276,28 @@ def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results
     assert [*np.ravel(axis.collections[0].get_linewidth())[:3]] == [1, 1, 0]  # no bar where there is no point
     assert [text.get_text() for text in axis.get_xticklabels()] == ["0.1", "1", "3", "10", "30"]
     (beyond,) = [line for line in axis.get_lines() if line.get_label() == "_beyond"]
-    np.testing.assert_array_equal(beyond.get_ydata(), [np.nan, np.nan, axis.get_ylim()[0], np.nan, np.nan])
+    assert np.asarray(beyond.get_xydata()).tolist() == [[3.0, axis.get_ylim()[0]]]
     assert (beyond.get_marker(), beyond.get_markerfacecolor()) == (mark.get_marker(), "white")
     (circles,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
     assert np.nanmin(np.asarray(circles.get_ydata(), dtype=float)) == axis.get_ylim()[0]  # around the hollow marker
     both = [f"bars and bands: {drawing.RANGE}", drawing.FLAT, drawing.CHOSEN]
-    assert drawing.signs(table, "test_accuracy") == [*both, drawing.MARKS, drawing.BEYOND]
-    assert drawing.signs(table[table.eta <= 1], "test_accuracy") == [f"bars: {drawing.RANGE}", drawing.CHOSEN]
+    assert drawing.signs(table, "test_r2") == [*both, drawing.MARKS, drawing.BEYOND]
+    assert drawing.signs(table[table.eta <= 1], "test_r2") == [f"bars: {drawing.RANGE}", drawing.CHOSEN]
     assert plots.rendered(figure, "png")
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize(("metric", "shows_all"), [("test_accuracy", True), ("test_r2", False)])
+def test_stepsizes_show_all_accuracies_and_stack_what_is_off_the_axis_at_its_stepsize(metric: str, shows_all: bool) -> None:
+    table = runs(**{rule: [(0.01, 1.0, 0.12), (0.1, 1.0, 0.9), (1.0, 1.0, 0.95)] for rule in ("dsgd", "dsgt", "dadam")})
+    (axis,) = drawing.figure_of_stepsizes(over_seeds(table.rename(columns={"test_loss": metric}), metric), metric).axes
+    assert (axis.get_ylim()[0] < 0.12) == shows_all
+    marks = [line for line in axis.get_lines() if line.get_label() == "_beyond"]
+    places = [line.get_transform().transform(line.get_xydata())[0] for line in marks]
+    assert len(places) == (0 if shows_all else 3)
+    across = axis.transData.transform([0.01, 1])[0]
+    for i, (x, y) in enumerate(places):
+        assert (x, y - axis.bbox.y0) == pytest.approx((across, i * 1.75 * style.current().marker / 72 * axis.figure.dpi))
 
 
 def curves_of(values: dict[str, list[float]], metric: str) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """The two pictures of a comparison: curves, and results against stepsizes. Both are drawn from frames of `statistics`."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import product
 from textwrap import fill
@@ -22,7 +23,7 @@ from dnasa.comparing.plots import (
 )
 from dnasa.comparing.statistics import METHOD, VARIANT
 from dnasa.comparing.style import current
-from dnasa.problems.metrics import larger_is_better
+from dnasa.problems.metrics import in_percent, larger_is_better
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,9 +151,11 @@ def _of_limits(table: pd.DataFrame, x: str, metric: str) -> pd.Series:
 
 
 def _worth_showing(table: pd.DataFrame, metric: str) -> pd.Series:
-    """The numbers of stepsizes near the best of each rule; on a logarithmic axis, all that curves would show."""
+    """All accuracies; else the numbers near the best of each rule; on a logarithmic axis, all that curves would show."""
     lines = _lines(table, METHOD)
     known = _within_reach(table, lines, metric)
+    if in_percent(metric):
+        return known
     best = pd.Series([rows["mean"].max() if larger_is_better(metric) else rows["mean"].min() for _, rows in lines])
     if larger_is_better(metric):
         return known[known >= 1 - 3 * (1 - best.min())]
@@ -221,19 +224,25 @@ def signs(table: pd.DataFrame, metric: str) -> list[str]:
 
 
 def _mark_beyond(axis: "Axes") -> None:
-    """Results of stepsizes that are off the axis are hollow markers on its edge; bars and lines to them would look alike."""
+    """Results of stepsizes that are off the axis are hollow markers on its edge; bars and lines to them would look alike.
+
+    Several at the same place are stacked into the axis.
+    """
+    stacked: Counter[tuple[float, float]] = Counter()
+    low, high = axis.get_ylim()
     lines = [line for line in axis.lines if line.get_gid() == "points"]
     for line, bar in zip(lines, [part for part in axis.collections if part.get_gid() == "points"], strict=True):
         mean = np.asarray(line.get_ydata(), dtype=float)
-        edge = np.where(mean == (near := np.clip(mean, *axis.get_ylim())), np.nan, near)
+        edge = np.where(mean == (near := np.clip(mean, low, high)), np.nan, near)
         line.set_ydata(np.where(np.isnan(edge), mean, np.nan))
         bar.set_linewidth([float(there) for there in np.isnan(edge)])
-        if not np.isnan(edge).all():
-            number = sum(other.get_label() == "_beyond" for other in axis.lines)
-            plots.mark(axis, line.get_xdata(), edge, line, axis.transData, number, label="_beyond", mfc="white", zorder=3)
+        for x, y in zip(np.asarray(line.get_xdata())[~np.isnan(edge)], edge[~np.isnan(edge)], strict=True):
+            inwards = stacked[x, y] if y == low else -stacked[x, y]
+            plots.mark(axis, [x], [y], line, axis.transData, 0, inwards, label="_beyond", mfc="white", zorder=3)
+            stacked[x, y] += 1
     for line in axis.lines:
         if line.get_label() == "_chosen":
-            line.set_ydata(np.clip(line.get_ydata(), *axis.get_ylim()))
+            line.set_ydata(np.clip(line.get_ydata(), low, high))
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
