@@ -154,7 +154,7 @@ def test_nothing_is_run_for_a_choice_that_is_not_made() -> None:
     assert set(found.history.seed) == {0, 1}
     assert found.table().iloc[:, 2].tolist() == ["not tuned", "not tuned"]
     alone = compare(SMALL, RING, ["adanasa", "dnasa"], steps=5)
-    assert alone.notes()[0] == "Nothing was tuned; results are on the test rows, of one seed, so without a spread."
+    assert alone.notes()[0] == "Nothing was tuned; results are on test samples, of one seed, so without a spread."
     assert alone.table()["stepsize"].tolist() == ["linear", "diminishing"]
     assert "diverged at" not in alone.table()
 

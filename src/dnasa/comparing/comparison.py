@@ -197,7 +197,8 @@ class Comparison:
     def notes(self) -> list[str]:
         """What the table says, and whether a best stepsize may lie beyond its grid."""
         count = len(self.selection.reported)
-        where = "on the test rows" if self.metric.startswith("test_") else "from these runs"
+        tests = "on the test rows" if "epochs" in self.history else "on test samples"
+        where = tests if self.metric.startswith("test_") else "from these runs"
         spread = f"as mean ± standard deviation over {count} seeds" if count > 1 else "of one seed, so without a spread"
         lines = [f"{self._chosen_by()}; results are {where}, {spread}."]
         if count > 1:
