@@ -114,6 +114,8 @@ def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineS
 def _stretch(axis: "Axes") -> None:
     """A logarithmic horizontal axis around all positive places."""
     places = np.concatenate([np.asarray(line.get_xdata(), dtype=float) for line in axis.lines])
+    if not (places > 0).any():
+        return
     first = places[places > 0].min() / 1.1
     axis.set_xscale("log", nonpositive="mask")
     axis.set_xlim(first, 1.1 * np.nanmax(places))
@@ -255,7 +257,7 @@ def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
 def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str] = (), problems: Sequence[str] = ()) -> None:
     """Give panels their titles, outer axes their names, and all one legend.
 
-    Those of a problem have the same vertical axis, and those of a row the same horizontal scale.
+    Those of a problem have the same vertical axis, and those of a row the same horizontal scale, with curves also its limits.
     """
     for axis, title in zip(axes, titles, strict=False):
         points = axis.get_window_extent().width / axis.figure.dpi * 72
@@ -274,10 +276,8 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
             _mark_beyond(axis)
     places = [(spec.rowspan.start, spec.colspan.start) for axis in axes if (spec := axis.get_subplotspec())]
     beside = [(axis.get_xlabel(), row) for axis, (row, _) in zip(axes, places, strict=True)]
-    wide = {own for axis, own in zip(axes, beside, strict=True) if axis.get_xscale() == "log"}
-    for axis, own in zip(axes, beside, strict=True):
-        if own in wide and axis.get_xscale() == "linear":
-            _stretch(axis)
+    for own in dict.fromkeys(beside):
+        _share_horizontally([axis for axis, each in zip(axes, beside, strict=True) if each == own])
     for (axis, here), (other, there) in product(zip(axes, places, strict=True), repeat=2):
         if there[0] == here[0] and there[1] < here[1] and other.get_ylabel() == axis.get_ylabel():
             axis.set_ylabel("")
@@ -286,6 +286,17 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
     rows, lines = len({row for row, _ in places}), max(axis.get_title().count("\n") for axis in axes)
     figure.set_figheight(figure.get_figheight() + rows * (max(map(_height, axes)) + lines * current().font) / 72)
     legend_below(figure)
+
+
+def _share_horizontally(axes: "Sequence[Axes]") -> None:
+    """The same scale for panels of a row, and the same limits for those of curves."""
+    if is_wide([axis.get_xlim()[1] for axis in axes]) or any(axis.get_xscale() == "log" for axis in axes):
+        for axis in axes:
+            if axis.get_xscale() == "linear":
+                _stretch(axis)
+    limits = np.array([axis.get_xlim() for axis in axes])
+    for axis in axes if axes[0].get_xlabel() in AXES.values() else ():
+        axis.set_xlim(limits[:, 0].min(), limits[:, 1].max())
 
 
 def is_wide(values: Any) -> bool:
