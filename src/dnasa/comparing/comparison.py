@@ -178,18 +178,18 @@ class Comparison:
         caption = latex.caption(self.metric, title, len(self.selection.reported), columns, self.choice, missing)
         return latex.table(columns, caption, name, self.notes())
 
-    def captions(self, title: str = "") -> str:
-        """Captions for the two figures.
+    def caption(self, figure: str, title: str = "") -> str:
+        """The caption of a figure.
 
         Args:
+            figure: "curves" or "stepsizes".
             title: What was run.
         """
-        seeds, axes = len(self.selection.reported), " and ".join(drawing.AXES[column] for column in self._columns())
-        tuning = latex.schedule(self.choice), self._chosen_by()
-        drawn = ["; ".join(drawing.signs(table, self.metric)) for table in (self.curves(), self.stepsizes())]
-        curves = latex.figure_caption([self.metric], title, seeds, axes, [drawn[0], *tuning])
-        signs = [drawn[1], *tuning]
-        return f"% curves\n{curves}% stepsizes\n{latex.figure_caption([self.metric], title, seeds, 'the stepsize', signs)}"
+        table, against = self.stepsizes(), "the stepsize"
+        if figure == "curves":
+            table, against = self.curves(), " and ".join(drawing.AXES[column] for column in self._columns())
+        words = ["; ".join(drawing.signs(table, self.metric)), latex.schedule(self.choice), self._chosen_by()]
+        return latex.figure_caption([self.metric], title, len(self.selection.reported), against, words)
 
     def _chosen_by(self) -> str:
         return f"Stepsizes were chosen by {self.selection}" if self.tuned else "Nothing was tuned"
