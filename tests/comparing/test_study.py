@@ -291,6 +291,8 @@ LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
         ("steps = ", "is not TOML"),
         ("steps = 5", "problems is missing"),
         (LEAST + "step = 5", "unknown key 'step'. The keys here: weights, "),
+        (LEAST + 'rulez = ["dsgd"]', "Did you mean rules?"),
+        ('problms = ["digits"]', "Did you mean problems?"),
         (LEAST + "drop = 0.1\nrounds = 2", "--drop needs one round per exchange"),
         (LEAST + "seeds = 0", "seeds must be at least 1, not 0."),
         (LEAST + 'graphs = ["ring", "ring"]', "graphs must not repeat a value: ['ring', 'ring']."),
