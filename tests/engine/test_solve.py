@@ -297,7 +297,7 @@ def test_a_rule_made_from_a_number_says_what_a_schedule_is(name: str, number: An
             dnasa.solve(quadratic(), dnasa.connect(graph, overlap=True), rule, steps=20)
 
 
-def test_what_fails_in_a_rule_names_it_and_says_that_its_stepsize_may_be_an_array() -> None:
+def test_what_fails_in_a_rule_names_it_and_says_that_its_stepsize_may_be_an_array(registered: None) -> None:
     @rules.rule("capped")
     def capped(eta: Any) -> Rule:
         return rules.dsgd(eta)._replace(form=None, send=lambda s, g, t: ((s.x - min(eta(t), 1.0) * g[0],), s))
