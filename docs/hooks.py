@@ -26,6 +26,7 @@ from dnasa.comparing import budgets, study_file
 from dnasa.comparing.study_report import StudyReport
 from dnasa.core import Messages, Needs, leaves
 from dnasa.engine import simulate
+from dnasa.networks.simulated import suits_all_reduce
 from dnasa.rules import RULES, registry
 from dnasa.topology.weights import laplacian, lazy
 
@@ -144,7 +145,8 @@ def graphs_table() -> str:
     rows: list[tuple[str, ...]] = [("graph", "edges", "messages of a node", "rho, 8 nodes", "default weights"), ("---",) * 5]
     for name, make in topology.TOPOLOGIES.items():
         graph = make(8)
-        sent = f"{graph.messages * graph.rounds / 8:g}" + (f" in {graph.rounds} rounds" if graph.rounds > 1 else "")
+        messages = 2 * (8 - 1) if suits_all_reduce(graph, None) else graph.messages * graph.rounds
+        sent = f"{messages / 8:g}" + (f" in {graph.rounds} rounds" if graph.rounds > 1 else "")
         rho = f"{graph.rho:.3f}" + (f" after {graph.period} rounds" if graph.period > 1 else "")
         own = {"ring": "1/3", "exact": "1/2 for each of two partners"}
         default = "equal shares" if graph.directed else own.get(name, "laplacian")

@@ -185,6 +185,7 @@ def test_a_file_and_a_dictionary_say_the_same(tmp_path: Path) -> None:
     [
         ({"speed": 3}, "speed is not known. Links have compute"),
         ({"compute": None}, "compute is missing"),
+        ({"bandwidth": None, "bandwith": 3}, "bandwith is not known. Links have compute"),
         ({"compute": -1}, "compute must be at least 0"),
         ({"compute": [1, 2]}, "compute has 2 numbers for 6 nodes: give one for each, or one for all."),
         ({"bandwidth": 0}, "bandwidth must be greater than 0"),

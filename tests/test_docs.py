@@ -20,7 +20,8 @@ import pytest
 from launching import PATIENCE, run_script, stdout_of
 from nbclient import NotebookClient
 
-from dnasa import schedules, simulate, topology
+from dnasa import schedules, simulate, solve, topology
+from dnasa.problems import LeastSquares
 from dnasa.rules import registry
 
 ROOT = Path(__file__).parents[1]
@@ -280,6 +281,14 @@ def test_the_leaderboard_has_every_rule_for_undirected_graphs_and_noise() -> Non
     shown = {row.split(" | ")[0].removeprefix("| ").partition(" (")[0] for row in rows}
     assert shown == {registry.RULES[name].title for name in registry.BUILT_IN - {"sgp", "push_dsgt", "adgt"}}
     assert (ROOT / "docs/leaderboard.md").read_text().count("<!-- the leaderboard is made from results/leaderboard -->") == 1
+
+
+@pytest.mark.parametrize("name", ["complete", "ring", "star"])
+def test_the_page_of_graphs_counts_the_messages_of_a_run(name: str) -> None:
+    hooks: Any = SimpleNamespace(**runpy.run_path(str(ROOT / "docs/hooks.py")))
+    (row,) = [line for line in hooks.graphs_table().splitlines() if line.startswith(f"| `{name}` ")]
+    run = solve(LeastSquares(dim=2), topology.make(name, 8), "dsgd", eta=0.1, steps=1)
+    assert float(row.split(" | ")[2]) == run.history.messages.iloc[-1] / 8
 
 
 def test_the_page_of_methods_has_every_rule() -> None:

@@ -1,6 +1,6 @@
 """Checks of what users give, and errors in their functions, as one line with the remedy."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -103,10 +103,19 @@ def seed_list(seed: int | Sequence[int]) -> list[int]:
 def choose(kind: str, name: str, known: Any, place: str = "") -> Any:
     """The value of that name, or an error that lists the known names; `place` follows it, as in " for dsgd"."""
     if name not in known:
-        close = get_close_matches(str(name).lower(), map(str, known), 1)
-        meant = f" Did you mean {close[0]}?" if close else ""
-        raise InputError(f"Unknown {kind} '{name}'{place}. Choose from: {', '.join(known)}.{meant}")
+        raise InputError(f"Unknown {kind} '{name}'{place}. Choose from: {', '.join(known)}.{suggestion(name, known)}")
     return known[name]
+
+
+def suggestion(name: Any, known: Iterable[Any]) -> str:
+    """A sentence with the known name that this one resembles; empty if there is none."""
+    close = get_close_matches(str(name).lower(), map(str, known), 1)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+def first_mistake(error: Any) -> Any:
+    """The first of pydantic's errors; unknown keys precede those that are missing."""
+    return min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
 
 
 def in_words(error: Mapping[str, Any]) -> str:

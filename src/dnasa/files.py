@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from dnasa.checks import first_line, in_words
+from dnasa.checks import first_line, first_mistake, in_words
 from dnasa.core import InputError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def read_model(given: Mapping[str, Any] | str | Path, what: str, model: type[M],
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = first_mistake(error)
         name = ".".join(part for part in first["loc"] if isinstance(part, str))
         raise InputError(f"{name} {in_words(first)}. {form}.") from error
 

@@ -23,6 +23,7 @@ from dnasa.data import DATASETS
 from dnasa.reproduce import FIGURES
 from dnasa.rules.registry import BUILT_IN
 from dnasa.tasks import models
+from dnasa.tasks.sources import PROBLEMS
 from dnasa.topology import TOPOLOGIES
 
 
@@ -103,7 +104,7 @@ def test_the_help_names_the_models_and_data_that_there_are() -> None:
 
 @pytest.mark.parametrize(
     ("command", "names"),
-    [("train", {*TOPOLOGIES, *COMPRESSIONS, *BUILT_IN}), ("topology", {*TOPOLOGIES}), ("reproduce", {*FIGURES})],
+    [("train", {*TOPOLOGIES, *COMPRESSIONS, *BUILT_IN, *PROBLEMS}), ("topology", {*TOPOLOGIES}), ("reproduce", {*FIGURES})],
 )
 def test_the_help_of_a_command_has_all_names_of_the_registries(command: str, names: set[str]) -> None:
     shown = CliRunner().invoke(cli.app, [command, "--help"], terminal_width=10_000).stdout

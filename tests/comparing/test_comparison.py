@@ -154,7 +154,7 @@ def test_nothing_is_run_for_a_choice_that_is_not_made() -> None:
     assert set(found.history.seed) == {0, 1}
     assert found.table().iloc[:, 2].tolist() == ["not tuned", "not tuned"]
     alone = compare(SMALL, RING, ["adanasa", "dnasa"], steps=5)
-    assert alone.notes()[0] == "Nothing was tuned; results are on the test rows, of one seed, so without a spread."
+    assert alone.notes()[0] == "Nothing was tuned; results are on test samples, of one seed, so without a spread."
     assert alone.table()["stepsize"].tolist() == ["linear", "diminishing"]
     assert "diverged at" not in alone.table()
 
@@ -264,8 +264,8 @@ def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results
         dsgd=[(0.1, 1.0, 0.9), (1.0, 1.0, 0.92), (3.0, 1.0, 0.2), (10.0, None, np.nan), (30.0, 1.0, 1e308)],
         dnasa=[(np.nan, 1.0, 0.95)],
     )
-    table = over_seeds(table.rename(columns={"test_loss": "test_accuracy"}), "test_accuracy").assign(chosen=True)
-    figure = drawing.figure_of_stepsizes(table, "test_accuracy")
+    table = over_seeds(table.rename(columns={"test_loss": "test_r2"}), "test_r2").assign(chosen=True)
+    figure = drawing.figure_of_stepsizes(table, "test_r2")
     axis = figure.axes[0]
     (mark,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
     assert np.asarray(mark.get_xydata()).tolist() == [[10.0, 1.0], [30.0, 1.0]]
@@ -276,14 +276,28 @@ def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results
     assert [*np.ravel(axis.collections[0].get_linewidth())[:3]] == [1, 1, 0]  # no bar where there is no point
     assert [text.get_text() for text in axis.get_xticklabels()] == ["0.1", "1", "3", "10", "30"]
     (beyond,) = [line for line in axis.get_lines() if line.get_label() == "_beyond"]
-    np.testing.assert_array_equal(beyond.get_ydata(), [np.nan, np.nan, axis.get_ylim()[0], np.nan, np.nan])
+    assert np.asarray(beyond.get_xydata()).tolist() == [[3.0, axis.get_ylim()[0]]]
     assert (beyond.get_marker(), beyond.get_markerfacecolor()) == (mark.get_marker(), "white")
     (circles,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
     assert np.nanmin(np.asarray(circles.get_ydata(), dtype=float)) == axis.get_ylim()[0]  # around the hollow marker
     both = [f"bars and bands: {drawing.RANGE}", drawing.FLAT, drawing.CHOSEN]
-    assert drawing.signs(table, "test_accuracy") == [*both, drawing.MARKS, drawing.BEYOND]
-    assert drawing.signs(table[table.eta <= 1], "test_accuracy") == [f"bars: {drawing.RANGE}", drawing.CHOSEN]
+    assert drawing.signs(table, "test_r2") == [*both, drawing.MARKS, drawing.BEYOND]
+    assert drawing.signs(table[table.eta <= 1], "test_r2") == [f"bars: {drawing.RANGE}", drawing.CHOSEN]
     assert plots.rendered(figure, "png")
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize(("metric", "shows_all"), [("test_accuracy", True), ("test_r2", False)])
+def test_stepsizes_show_all_accuracies_and_stack_what_is_off_the_axis_at_its_stepsize(metric: str, shows_all: bool) -> None:
+    table = runs(**{rule: [(0.01, 1.0, 0.12), (0.1, 1.0, 0.9), (1.0, 1.0, 0.95)] for rule in ("dsgd", "dsgt", "dadam")})
+    (axis,) = drawing.figure_of_stepsizes(over_seeds(table.rename(columns={"test_loss": metric}), metric), metric).axes
+    assert (axis.get_ylim()[0] < 0.12) == shows_all
+    marks = [line for line in axis.get_lines() if line.get_label() == "_beyond"]
+    places = [line.get_transform().transform(line.get_xydata())[0] for line in marks]
+    assert len(places) == (0 if shows_all else 3)
+    across = axis.transData.transform([0.01, 1])[0]
+    for i, (x, y) in enumerate(places):
+        assert (x, y - axis.bbox.y0) == pytest.approx((across, i * 1.75 * style.current().marker / 72 * axis.figure.dpi))
 
 
 def curves_of(values: dict[str, list[float]], metric: str) -> pd.DataFrame:
@@ -329,7 +343,7 @@ def test_panels_of_a_row_have_the_same_horizontal_scale() -> None:
     assert [axis.get_xscale() for axis in axes] == ["linear", "log", "linear"]
     drawing.finish_panels(figure, axes)
     assert [axis.get_xscale() for axis in axes] == ["log", "log", "linear"]
-    assert axes[0].get_xlim() == pytest.approx((1 / 1.1, 18 * 1.1))
+    assert axes[0].get_xlim() == axes[1].get_xlim() == pytest.approx((1 / 1.1, 180 * 1.1))
 
 
 @pytest.mark.pictures
@@ -461,14 +475,16 @@ def test_a_latex_table_says_what_was_measured_what_signs_mean_and_how_stepsizes_
 
 def test_schedules_are_in_the_rows_where_they_differ_and_otherwise_in_the_captions() -> None:
     found = measured("dsgd", "dsgt:cosine", "dnasa")
-    assert "schedule" not in found.latex() + found.captions()
+    assert "schedule" not in found.latex() + found.caption("curves")
     assert ("D-SGD (diminishing) &" in found.latex(), "D-SGT (cosine) &" in found.latex()) == (True, True)
     with style.context("paper"):
         names = [text.get_text() for text in found.draw_stepsizes().legends[0].get_texts()]
     assert names == ["D-SGD (diminishing)", "D-SGT (cosine)", "D-NASA"]
     same = measured("dsgd:cosine", "dsgt:cosine", "dnasa")
     assert "D-SGD &" in same.latex()
-    assert (same.latex().count("Stepsize schedule: cosine."), same.captions().count("Stepsize schedule: cosine.")) == (1, 2)
+    assert all(
+        "Stepsize schedule: cosine." in text for text in (same.latex(), same.caption("curves"), same.caption("stepsizes"))
+    )
     assert latex.methods([("dsgd", "diminishing"), ("adanasa", "averaged")]) == ["D-SGD", "AdaNASA (averaged)"]
     assert latex.methods([("dnasa", "diminishing"), ("dnasa", "fixed")]) == ["D-NASA", "D-NASA (fixed)"]
 

@@ -126,6 +126,13 @@ def test_graphs_are_drawn(name: str, n: int, tmp_path: Path) -> None:
     assert f"$n$ = {n}" in drawn(topology.make(name, n), tmp_path / "graph.png").get_title()
 
 
+def test_a_path_has_room_around_it_and_many_edges_are_thin(tmp_path: Path) -> None:
+    low, high = drawn(topology.path(12), tmp_path / "path.png").get_ylim()
+    assert high - low > 5  # nodes are 1 apart
+    few, many = (drawn(topology.random(n), tmp_path / "random.png").collections[1] for n in (8, 40))
+    assert max(many.get_linewidths()) < min(few.get_linewidths()) / 4
+
+
 def test_a_directed_graph_has_an_arrow_for_every_edge(tmp_path: Path) -> None:
     graph = topology.directed_exponential(6)
     assert len(drawn(graph, tmp_path / "graph.png").patches) == graph.graph.number_of_edges()

@@ -58,6 +58,14 @@ def test_all_processes_choose_the_same_rule_although_one_has_noise(noisy: tuple[
     assert [result.runs.rule.tolist() for result in run_threads(topology.ring(4), work, 2)] == [[rule]] * 2
 
 
+def test_noise_that_the_rule_cannot_have_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="AdGT needs full gradients and these have noise"):
+        dnasa.solve(pull((3,)), topology.ring(4), ["clip:1+adgt", "dnasa"], steps=3, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dnasa.solve(pull(), topology.ring(4), "adgt", steps=3, progress=False)
+
+
 def test_a_resumed_run_has_the_rule_it_began_with(tmp_path: Path) -> None:
     options: Any = {"steps": 30, "evaluate": 10, "progress": False}
     saved: Any = {"folder": tmp_path / "run", "record": dnasa.Record(callback=lambda e: 0 / (e.step < 20), checkpoint_every=5)}

@@ -1,5 +1,6 @@
 """The loop: what it records, what it refuses, and that a batch is nothing but its runs."""
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -294,6 +295,17 @@ def test_a_rule_made_from_a_number_says_what_a_schedule_is(name: str, number: An
     if rule.can_overlap:
         with pytest.raises(InputError, match="a schedule is a function of t"):
             dnasa.solve(quadratic(), dnasa.connect(graph, overlap=True), rule, steps=20)
+
+
+def test_what_fails_in_a_rule_names_it_and_says_that_its_stepsize_may_be_an_array(registered: None) -> None:
+    @rules.rule("capped")
+    def capped(eta: Any) -> Rule:
+        return rules.dsgd(eta)._replace(form=None, send=lambda s, g, t: ((s.x - min(eta(t), 1.0) * g[0],), s))
+
+    with pytest.raises(ValueError, match="ambiguous") as caught:
+        dnasa.solve(quadratic(), topology.ring(8), "capped", eta=[0.1, 2.0], steps=3)
+    (note,) = caught.value.__notes__
+    assert re.match(r"In .*capped.*, eta\(t\) may be an array: several stepsizes run side by side\.", note)
 
 
 @pytest.mark.parametrize("library", [np, torch])

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import networkx as nx
@@ -45,6 +46,13 @@ def a_size_for(name: str, n: int) -> int:
     if name in ("grid", "torus"):
         return 2 * n if n > 1 else n  # not prime
     return 1 << n.bit_length() if name == "hypercube" else 2 * n if name == "ladder" else n
+
+
+@pytest.mark.parametrize("name", sorted(topology.TOPOLOGIES))
+def test_the_signature_of_a_graph_is_that_of_its_call(name: str) -> None:
+    found = signature(topology.TOPOLOGIES[name])
+    assert found.return_annotation is topology.Topology
+    assert found.parameters["weights"].annotation == str | None
 
 
 @given(

@@ -136,7 +136,8 @@ def compare(context: typer.Context, options: Options) -> None:
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
         words = title(graph=f"{graph.name} graph"), options.out.resolve().name
-        latex: Any = {"table.tex": partial(comparison.latex, *words), "captions.tex": partial(comparison.captions, words[0])}
+        latex: Any = {f"{name}.tex": partial(comparison.caption, name, words[0]) for name in figures}
+        latex["table.tex"] = partial(comparison.latex, *words)
         pictures.save_results(options.out, figures, comparison.summary(), latex if options.latex else {}, kinds, options.style)
     if comparison.all_diverged:
         fail(1, f"Every run diverged: try smaller --etas, or add {DEFAULT_RULE}, which needs none.")

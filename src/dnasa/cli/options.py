@@ -62,7 +62,7 @@ class Options:
     out: Path | None = basic(None, "Folder for config, history, checkpoints, iterates and figures.")
 
     model: str | None = of_data(None, f"{MODELS} or your own, my_file.py:make. Default: what suits the data.")
-    problem: str | None = of_data(None, "Instead of data, a synthetic problem: least_squares or spike.")
+    problem: str | None = of_data(None, "Instead of data, a synthetic problem: least_squares, spike or robust_regression.")
     partition: str = of_data("iid", "How rows are divided: iid, contiguous, by_label, dirichlet(0.1); tokens: by_node.")
     shard_dir: Path | None = of_data(
         None,

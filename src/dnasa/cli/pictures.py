@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dnasa.runs.result import Result
 
 FORMATS = ("png", "pdf", "svg")
-RESULTS = {f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in FORMATS} | {"table.tex", "captions.tex"}
+RESULTS = {f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in (*FORMATS, "tex")} | {"table.tex"}
 
 
 def formats(text: str, style: str = "screen") -> list[str]:
@@ -39,8 +39,9 @@ def names(command: str, options: Mapping[str, Any]) -> list[str]:
     if command == "train":
         return ["history.png"] * can_draw() + ([] if options.get("problem") else ["model.safetensors", "model.json"])
     kinds = formats(options.get("format") or FORMATS[0]) if can_draw() else []
-    tables = ["table.csv", "table.tex", "captions.tex"] if options.get("latex") else ["table.csv"]
-    return [f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", *kinds)] + tables
+    texts = ["csv", "tex"] if options.get("latex") else ["csv"]
+    drawn = [f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in (*texts, *kinds)]
+    return drawn + [f"table.{kind}" for kind in texts]
 
 
 def drawn(kinds: Sequence[str]) -> Sequence[str]:

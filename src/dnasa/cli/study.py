@@ -52,8 +52,8 @@ def study(
     own = OwnFiles(folder)
     if not own.begun and folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} holds files, but no {LIST} of a study: copy that too, or choose a new folder.")
-    drawn = [budgets.FILE] if chosen.budgets else [f"{chosen.figure}.{kind}" for kind in (*kinds, "csv")]
-    own.check_free([*drawn, "table.csv", "table.tex", "captions.tex", study_file.COPY])
+    drawn = [budgets.FILE] if chosen.budgets else [f"{chosen.figure}.{kind}" for kind in (*kinds, "csv", "tex")]
+    own.check_free([*drawn, "table.csv", "table.tex", study_file.COPY])
     known = budgets.known(budgets.read(folder), chosen.cells) if chosen.budgets else set()
     runner.check(chosen, folder, known)
     make_folder(folder)
@@ -74,7 +74,7 @@ def study(
     for line in (*report.notes(), *report.left_out):
         print_line(line)
     figures = {} if chosen.budgets else {chosen.figure: (report.draw, report.drawn())}
-    latex = {"table.tex": report.latex} | ({} if chosen.budgets else {"captions.tex": report.caption})
+    latex = {"table.tex": report.latex} | ({} if chosen.budgets else {f"{chosen.figure}.tex": report.caption})
     save_results(folder, figures, report.numbers(), latex if options.latex else {}, kinds, options.style)
     if report.numbers()["mean"].isna().all():
         fail(1, f"Every run diverged: try smaller etas, or add {DEFAULT_RULE}, which needs none.")

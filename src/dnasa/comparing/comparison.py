@@ -178,18 +178,18 @@ class Comparison:
         caption = latex.caption(self.metric, title, len(self.selection.reported), columns, self.choice, missing)
         return latex.table(columns, caption, name, self.notes())
 
-    def captions(self, title: str = "") -> str:
-        """Captions for the two figures.
+    def caption(self, figure: str, title: str = "") -> str:
+        """The caption of a figure.
 
         Args:
+            figure: "curves" or "stepsizes".
             title: What was run.
         """
-        seeds, axes = len(self.selection.reported), " and ".join(drawing.AXES[column] for column in self._columns())
-        tuning = latex.schedule(self.choice), self._chosen_by()
-        drawn = ["; ".join(drawing.signs(table, self.metric)) for table in (self.curves(), self.stepsizes())]
-        curves = latex.figure_caption([self.metric], title, seeds, axes, [drawn[0], *tuning])
-        signs = [drawn[1], *tuning]
-        return f"% curves\n{curves}% stepsizes\n{latex.figure_caption([self.metric], title, seeds, 'the stepsize', signs)}"
+        table, against = self.stepsizes(), "the stepsize"
+        if figure == "curves":
+            table, against = self.curves(), " and ".join(drawing.AXES[column] for column in self._columns())
+        words = ["; ".join(drawing.signs(table, self.metric)), latex.schedule(self.choice), self._chosen_by()]
+        return latex.figure_caption([self.metric], title, len(self.selection.reported), against, words)
 
     def _chosen_by(self) -> str:
         return f"Stepsizes were chosen by {self.selection}" if self.tuned else "Nothing was tuned"
@@ -197,7 +197,8 @@ class Comparison:
     def notes(self) -> list[str]:
         """What the table says, and whether a best stepsize may lie beyond its grid."""
         count = len(self.selection.reported)
-        where = "on the test rows" if self.metric.startswith("test_") else "from these runs"
+        tests = "on the test rows" if "epochs" in self.history else "on test samples"
+        where = tests if self.metric.startswith("test_") else "from these runs"
         spread = f"as mean ± standard deviation over {count} seeds" if count > 1 else "of one seed, so without a spread"
         lines = [f"{self._chosen_by()}; results are {where}, {spread}."]
         if count > 1:

@@ -1,5 +1,6 @@
 """The two pictures of a comparison: curves, and results against stepsizes. Both are drawn from frames of `statistics`."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import product
 from textwrap import fill
@@ -22,7 +23,7 @@ from dnasa.comparing.plots import (
 )
 from dnasa.comparing.statistics import METHOD, VARIANT
 from dnasa.comparing.style import current
-from dnasa.problems.metrics import larger_is_better
+from dnasa.problems.metrics import in_percent, larger_is_better
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,6 +114,8 @@ def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineS
 def _stretch(axis: "Axes") -> None:
     """A logarithmic horizontal axis around all positive places."""
     places = np.concatenate([np.asarray(line.get_xdata(), dtype=float) for line in axis.lines])
+    if not (places > 0).any():
+        return
     first = places[places > 0].min() / 1.1
     axis.set_xscale("log", nonpositive="mask")
     axis.set_xlim(first, 1.1 * np.nanmax(places))
@@ -150,9 +153,11 @@ def _of_limits(table: pd.DataFrame, x: str, metric: str) -> pd.Series:
 
 
 def _worth_showing(table: pd.DataFrame, metric: str) -> pd.Series:
-    """The numbers of stepsizes near the best of each rule; on a logarithmic axis, all that curves would show."""
+    """All accuracies; else the numbers near the best of each rule; on a logarithmic axis, all that curves would show."""
     lines = _lines(table, METHOD)
     known = _within_reach(table, lines, metric)
+    if in_percent(metric):
+        return known
     best = pd.Series([rows["mean"].max() if larger_is_better(metric) else rows["mean"].min() for _, rows in lines])
     if larger_is_better(metric):
         return known[known >= 1 - 3 * (1 - best.min())]
@@ -221,19 +226,25 @@ def signs(table: pd.DataFrame, metric: str) -> list[str]:
 
 
 def _mark_beyond(axis: "Axes") -> None:
-    """Results of stepsizes that are off the axis are hollow markers on its edge; bars and lines to them would look alike."""
+    """Results of stepsizes that are off the axis are hollow markers on its edge; bars and lines to them would look alike.
+
+    Several at the same place are stacked into the axis.
+    """
+    stacked: Counter[tuple[float, float]] = Counter()
+    low, high = axis.get_ylim()
     lines = [line for line in axis.lines if line.get_gid() == "points"]
     for line, bar in zip(lines, [part for part in axis.collections if part.get_gid() == "points"], strict=True):
         mean = np.asarray(line.get_ydata(), dtype=float)
-        edge = np.where(mean == (near := np.clip(mean, *axis.get_ylim())), np.nan, near)
+        edge = np.where(mean == (near := np.clip(mean, low, high)), np.nan, near)
         line.set_ydata(np.where(np.isnan(edge), mean, np.nan))
         bar.set_linewidth([float(there) for there in np.isnan(edge)])
-        if not np.isnan(edge).all():
-            number = sum(other.get_label() == "_beyond" for other in axis.lines)
-            plots.mark(axis, line.get_xdata(), edge, line, axis.transData, number, label="_beyond", mfc="white", zorder=3)
+        for x, y in zip(np.asarray(line.get_xdata())[~np.isnan(edge)], edge[~np.isnan(edge)], strict=True):
+            inwards = stacked[x, y] if y == low else -stacked[x, y]
+            plots.mark(axis, [x], [y], line, axis.transData, 0, inwards, label="_beyond", mfc="white", zorder=3)
+            stacked[x, y] += 1
     for line in axis.lines:
         if line.get_label() == "_chosen":
-            line.set_ydata(np.clip(line.get_ydata(), *axis.get_ylim()))
+            line.set_ydata(np.clip(line.get_ydata(), low, high))
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
@@ -246,7 +257,7 @@ def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
 def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str] = (), problems: Sequence[str] = ()) -> None:
     """Give panels their titles, outer axes their names, and all one legend.
 
-    Those of a problem have the same vertical axis, and those of a row the same horizontal scale.
+    Those of a problem have the same vertical axis, and those of a row the same horizontal scale, with curves also its limits.
     """
     for axis, title in zip(axes, titles, strict=False):
         points = axis.get_window_extent().width / axis.figure.dpi * 72
@@ -265,10 +276,8 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
             _mark_beyond(axis)
     places = [(spec.rowspan.start, spec.colspan.start) for axis in axes if (spec := axis.get_subplotspec())]
     beside = [(axis.get_xlabel(), row) for axis, (row, _) in zip(axes, places, strict=True)]
-    wide = {own for axis, own in zip(axes, beside, strict=True) if axis.get_xscale() == "log"}
-    for axis, own in zip(axes, beside, strict=True):
-        if own in wide and axis.get_xscale() == "linear":
-            _stretch(axis)
+    for own in dict.fromkeys(beside):
+        _share_horizontally([axis for axis, each in zip(axes, beside, strict=True) if each == own])
     for (axis, here), (other, there) in product(zip(axes, places, strict=True), repeat=2):
         if there[0] == here[0] and there[1] < here[1] and other.get_ylabel() == axis.get_ylabel():
             axis.set_ylabel("")
@@ -277,6 +286,17 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
     rows, lines = len({row for row, _ in places}), max(axis.get_title().count("\n") for axis in axes)
     figure.set_figheight(figure.get_figheight() + rows * (max(map(_height, axes)) + lines * current().font) / 72)
     legend_below(figure)
+
+
+def _share_horizontally(axes: "Sequence[Axes]") -> None:
+    """The same scale for panels of a row, and the same limits for those of curves."""
+    if is_wide([axis.get_xlim()[1] for axis in axes]) or any(axis.get_xscale() == "log" for axis in axes):
+        for axis in axes:
+            if axis.get_xscale() == "linear":
+                _stretch(axis)
+    limits = np.array([axis.get_xlim() for axis in axes])
+    for axis in axes if axes[0].get_xlabel() in AXES.values() else ():
+        axis.set_xlim(limits[:, 0].min(), limits[:, 1].max())
 
 
 def is_wide(values: Any) -> bool:

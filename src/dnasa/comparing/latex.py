@@ -143,7 +143,9 @@ def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.Da
     place = f" on {title}" if title else ""
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     parts = [text(f"{_capital(metric_title(metric))}{unit}{place}, {spread}.".replace("_", " "))]
-    others = "and those that do not differ clearly from it (paired $t$-test)" if seeds >= TESTED else "and its equals"
+    others = "and those that do not differ clearly from it (paired $t$-test)"
+    if seeds < TESTED:
+        others = f"and its equals; with fewer than {TESTED} seeds, differences are not tested"
     parts.append(f"Bold: the best result {others}.")
     name = schedule(choice)
     reasons = [*(["no stepsize needed"] if choice.eta.isna().any() and ETA in columns else []), *missing]

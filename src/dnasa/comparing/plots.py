@@ -55,6 +55,7 @@ HISTORY = ("test_loss", "train_loss", "test_accuracy", "test_rmse", "grad_norm",
 MAX_PANELS = 8  # of a history
 HANDLE = 8  # letters that a line in a legend takes
 MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
+MANY = 100  # edges of a graph beyond which they are drawn thinner
 MAX_ARROWS = 1000  # edges of a directed graph beyond which arrowheads are too small to see
 
 Looks = Mapping[str, Look]  # of rules that may not be registered here, as a run folder has stored them
@@ -343,7 +344,8 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
     """
     graph, n = topology.graph, topology.nodes
     weights = np.array([weight for *_, weight in graph.edges.data("weight")])
-    style: Any = {"edge_color": "#777777", "width": 0.5 + 2 * weights / weights.max(initial=1e-9), "arrows": False}
+    width = (0.5 + 2 * weights / weights.max(initial=1e-9)) * min(1, MANY / max(1, len(weights)))
+    style: Any = {"edge_color": "#777777", "width": width, "arrows": False}
     if graph.is_directed() and len(weights) <= MAX_ARROWS:
         style |= {"arrows": True, "connectionstyle": "arc3,rad=0.12"}  # curved: shows both directions
     size = max(4, 2400 / max(n, 12))
@@ -351,7 +353,7 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
     nx.draw_networkx(graph, places, ax=axis, with_labels=False, node_color="#d62728", node_size=size, **style)
     words = (topology.name, topology.parameters, f"$n$ = {n}", topology.mixing.replace("rho", r"$\rho$"))
     axis.set_title(", ".join(filter(None, words)), fontsize=current().font)
-    axis.set_aspect("equal")
+    axis.set_aspect("equal", adjustable="datalim")  # a path is flat
     axis.axis("off")
 
 

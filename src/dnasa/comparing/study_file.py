@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from dnasa import topology
 from dnasa.channels.named import channel_of
-from dnasa.checks import in_words
+from dnasa.checks import first_mistake, in_words, suggestion
 from dnasa.core import InputError
 from dnasa.data.partitions import full_name
 from dnasa.files import read_toml
@@ -180,12 +180,14 @@ def read(
 
 def _in_one_line(error: ValidationError) -> str:
     """The first mistake: where it is, and what was expected instead."""
-    first = error.errors(include_url=False)[0]
+    first = first_mistake(error)
     where = ".".join(f"{part!s:.40}" for part in first["loc"])
     if first["type"] == "extra_forbidden":
         tables: dict[Any, type[BaseModel]] = {"problem": Settings, "network": NetworkSettings}
         known = tables.get(first["loc"][0], StudyFile)
-        hint = " Messages have 16 bits with compress = 'bfloat16'." if where.endswith("message_dtype") else ""
+        hint = suggestion(first["loc"][-1], known.model_fields)
+        if where.endswith("message_dtype"):
+            hint = " Messages have 16 bits with compress = 'bfloat16'."
         return f"unknown key '{where}'. The keys here: {', '.join(known.model_fields)}.{hint}"
     if isinstance(cause := first.get("ctx", {}).get("error"), InputError):
         return f"{where}: {cause}"

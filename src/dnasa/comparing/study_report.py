@@ -139,23 +139,19 @@ class StudyReport:
             lines.append(tables.PAIRED)
         if self.cells[0][0].budget or self.numbers()["mean"].isna().all():
             return lines
-        ranks = self.numbers().groupby(["rule", "schedule"])["rank"].agg(["mean", "count"])
-        everywhere = ranks[ranks["count"] == len(self.cells)]["mean"].sort_values()
-        if len(self.cells) > 1 and len(everywhere) > 1:
-            average = ", ".join(f"{label(*method)} {rank:.2f}" for method, rank in everywhere.items())
-            lines.append(f"Average ranks over {len(self.cells)} cells: {average}.")
+        ranks = _ranks(self.numbers()).mean().sort_values()
+        if len(self.cells) > 1 and len(ranks) > 1:
+            average = ", ".join(f"{method} {rank:.2f}" for method, rank in ranks.items())
+            last = "; rules that a network does not suit share the last ranks" if self.left_out else ""
+            lines.append(f"Average ranks over {len(self.cells)} cells: {average}{last}.")
         return lines
 
     def board(self) -> pd.DataFrame:
-        """Each rule's average rank for every budget, its distance from the best, and where it is best or tied; sorted.
-
-        Rules that a W does not suit share the last ranks.
-        """
+        """Each rule's average rank for every budget, its distance from the best, and where it is best or tied; sorted."""
         rows = self.numbers()
-        rows["method"] = [label(*method) for method in zip(rows.rule, rows.schedule, strict=True)]
-        ranks = rows.pivot(index=PLACE, columns="method", values="rank").rank(axis=1, na_option="bottom")
+        ranks = _ranks(rows)
         by_budget = ranks.groupby("budget", sort=False).mean().T
-        methods = rows.assign(first=with_the_best(rows)).groupby("method")
+        methods = rows.assign(first=with_the_best(rows)).groupby(_names(rows))
         table = by_budget.assign(**{"all": ranks.mean(), f"best or tied of {len(self.cells)}": methods["first"].sum()})
         if rows.metric.map(in_percent).all():
             table["points from the best"] = 100 * methods.difference.mean()
@@ -187,6 +183,17 @@ class StudyReport:
         if self.study.quick:
             figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
         return figure
+
+
+def _names(rows: pd.DataFrame) -> list[str]:
+    return [label(*method) for method in zip(rows.rule, rows.schedule, strict=True)]
+
+
+def _ranks(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rank of each method in each cell; those that a network does not suit share the last ones."""
+    places = [name for name in PLACE if name in rows]
+    ranks = rows.assign(method=_names(rows)).pivot(index=places, columns="method", values="rank")
+    return ranks.rank(axis=1, na_option="bottom")
 
 
 def _chosen_by(cells: Cells) -> str:
@@ -229,7 +236,7 @@ def _table(cells: Cells, place: Callable[[Cell], str]) -> pd.DataFrame:
         rows = comparison.summary().assign(edge=comparison.choice.edge)
         rows["leads"] = tables.leaders(comparison.metric, rows)
         rows["tie"] = with_the_best(rows) & ~rows.leads
-        names = [label(row.rule, row.schedule) for row in rows.itertuples()]
+        names = _names(rows)
         form = tables.form(comparison.metric, rows)
         columns[place(cell)] = pd.Series([_marked(comparison.metric, row, form) for _, row in rows.iterrows()], names)
         if len(cells) == 1:

@@ -49,6 +49,7 @@ class Plan(NamedTuple):
     network: Network
     groups: list[VariantGroup]
     full_gradients: bool  # whether the rule was chosen because gradients have no noise
+    unsuited: bool  # whether gradients have noise and a rule needs full ones
     x: list[Array]  # where each group starts, (variants, seeds, k, d)
     seeds: list[int]
     steps: int
@@ -96,6 +97,7 @@ def make_plan(
     if full:
         runs = check_method(FULL_GRADIENT_RULE, eta, steps)
     groups = registry.groups(runs, topology.nodes, steps, first, problem.layout, prox, every)
+    needs_full = not full and any(each.variants[0].rule.split("+")[-1] == FULL_GRADIENT_RULE for each in groups)
     if options.weight_decay:
         groups = [_decayed(group, options.weight_decay) for group in groups]
     _check_exchanges(network, groups, steps)
@@ -109,6 +111,7 @@ def make_plan(
         network,
         groups,
         full,
+        needs_full and not _has_full_gradients(problem, network, first, seeds),
         [concatenate([first] * group.size) for group in groups],
         seeds,
         steps,

@@ -8,6 +8,7 @@ import numpy as np
 
 from dnasa.checks import UserCode
 from dnasa.core import Array, InputError, Messages, Rule, State, leaves
+from dnasa.problems.problem import function_name
 
 
 def check_state(state: State, x: Array) -> State:
@@ -30,11 +31,14 @@ def check_rule(rule: Rule, state: State) -> None:
             return
         with np.errstate(all="ignore"):
             after = _trial_step(rule, state)
-    except TypeError as error:
+    except InputError:
+        raise
+    except Exception as error:
         if re.fullmatch(r"'(int|float|numpy\.\w+)' object is not callable", str(error)):
             raise InputError(
                 "This rule calls a number: a schedule is a function of t, such as lambda t: 0.1, or schedules.constant(0.1)."
             ) from error
+        error.add_note(f"In {function_name(rule.send)}, eta(t) may be an array: several stepsizes run side by side.")
         raise
     _check_next(after, state)
 

@@ -69,6 +69,7 @@ class Run:
         with self.bar, self.session, np.errstate(all="ignore"), self._telling_others():
             self._restore_or_join()
             self._warn_of_uneven_nodes()
+            self._warn_of_noise()
             first = self.t
             answers = surviving(self, self._all_answers, self._continue)
             self._warn_of_silent_rules()
@@ -112,6 +113,10 @@ class Run:
                 "(node_weights='rows', --weights-by rows), or divide them more evenly (iid, or dirichlet with a larger alpha).",
                 stacklevel=4,
             )
+
+    def _warn_of_noise(self) -> None:
+        if self.plan.unsuited and self.t == 0 and self.network.processes.writes:
+            warnings.warn("AdGT needs full gradients and these have noise: x may hardly move. Try dnasa.", stacklevel=4)
 
     def _warn_of_silent_rules(self) -> None:
         for group, snapshot in zip(self.plan.groups, self.snapshots, strict=True):

@@ -15,7 +15,7 @@ class State(NamedTuple):
 @rule(
     "dmsgd",
     title="D-SGDm",
-    color="#17becf",
+    color="#008b9e",
     schedules=COSINE_FIRST,
     paper="Yu et al., 2019, *On the Linear Speedup Analysis of Communication Efficient Momentum SGD*, arXiv 1905.03817",
     equation=r"m &\leftarrow \beta m + g \\ x &\leftarrow W[x - \eta m]",

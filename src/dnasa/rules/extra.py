@@ -15,7 +15,7 @@ class State(NamedTuple):
 @rule(
     "extra",
     title="EXTRA",
-    color="#17807e",
+    color="#00704f",
     paper="Shi et al., 2015, *EXTRA: An Exact First-Order Algorithm*, arXiv 1404.6264",
     equation=r"x' &= W[x] + c - \eta g \\ c &\leftarrow c + \tfrac{1}{2} (W[x] - x) \\ x &\leftarrow x'",
     checked="decent-bench: the same without noise; with noise it samples the old gradient again",

@@ -20,7 +20,7 @@ class State(NamedTuple):
 @rule(
     "gt_hsgd",
     title="GT-HSGD",
-    color="#843c39",
+    color="#ff5038",
     schedules=with_second(ETA, lambda n: lambda t: min(1.0, n ** (1 / 3) / (t + 1) ** (2 / 3))),
     paper="Xin et al., 2021, *A Hybrid Variance-Reduced Method for Decentralized Stochastic Non-Convex Optimization*, "
     "arXiv 2102.06752",

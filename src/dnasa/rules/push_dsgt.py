@@ -9,7 +9,7 @@ from dnasa.rules.registry import rule
 @rule(
     "push_dsgt",
     title="Push-sum D-SGT",
-    color="#8c6d31",
+    color="#af814b",
     paper="Nedic et al., 2017, *Achieving Geometric Convergence for Distributed Optimization over Time-Varying Graphs*, "
     "arXiv 1607.03218",
     equation=r"u' &= u + g(x / w) - v \\ x, u, w &\leftarrow P[x - \eta u',\; u',\; w] \\ v &\leftarrow g",

@@ -9,7 +9,7 @@ from dnasa.rules.registry import rule
 @rule(
     "sgp",
     title="SGP",
-    color="#637939",
+    color="#414200",
     paper="Assran et al., 2019, *Stochastic Gradient Push for Distributed Deep Learning*, arXiv 1811.10792",
     equation=r"x, w \leftarrow P[x - \eta\, g(x / w),\; w], \qquad w = 1 \text{ at the start}",
     checked="the authors' code, facebookresearch/stochastic_gradient_push: the same",

@@ -50,6 +50,7 @@ def named(
             return _build(adjacency.__name__, adjacency(n), weights, default, parameters(n))
 
         del make.__wrapped__  # the signature is that of `make`
+        make.__annotations__ = Named.__call__.__annotations__
         make.__doc__ = f"{adjacency.__doc__}\n\n{ARGUMENTS}"
         TOPOLOGIES[adjacency.__name__] = make
         return make

@@ -92,7 +92,10 @@ class Topology:
 
     @cached_property
     def messages(self) -> int:
-        """Messages sent in one exchange by all nodes together, on average over a period."""
+        """Messages between neighbors in one exchange, of all nodes together, on average over a period.
+
+        A run on a complete graph sends 2 (n - 1) instead: those of an all-reduce.
+        """
         return round(self.degrees.sum())
 
     @cached_property
