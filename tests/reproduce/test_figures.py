@@ -67,7 +67,8 @@ def test_figures_are_drawn_with_their_numbers(
     """On small data, with short runs and few stepsizes."""
     for attribute, value in smaller.items():
         monkeypatch.setattr(module, attribute, value)
-    monkeypatch.setattr(runs, "dataset", generated)
+    for place in (runs, datasets):
+        monkeypatch.setattr(place, "dataset", generated)
     monkeypatch.setattr(runs, "solve", lambda *a, **k: solve(*a, **(k | {"steps": min(k["steps"], 100), "evaluate": 10})))
     monkeypatch.setattr(datasets, "QUICK_STEPS", dict.fromkeys(datasets.QUICK_STEPS, 4))
     report = figure(name)(quick=True, progress=False)
