@@ -144,6 +144,7 @@ def check_detection(job: SiteProcesses, fault: Callable[[], object], seconds: fl
     wait_until(lambda: job.train_with(0, 2))
 
 
+@LONG
 def test_a_killed_site_is_missed_within_a_second(tmp_path: Path) -> None:
     with training(tmp_path, hidden=("paris",)) as (_, job):
         check_detection(job, lambda: job.signal(1, signal.SIGKILL), 1, "killed")

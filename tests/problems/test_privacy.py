@@ -173,6 +173,7 @@ def solved(network: Network, task: Classification | None = None, **options: Any)
     return dnasa.solve(task or problem(), network, **chosen | options)
 
 
+@pytest.mark.long
 def test_the_noise_of_the_sum_is_enough_for_the_site_that_counts_most_if_one_tells_its_own() -> None:
     def budget(wide: bool, **options: Any) -> Budget:
         task = problem(shards=[np.arange(20), np.arange(20, 40), np.arange(40, 50)])

@@ -201,7 +201,8 @@ def test_batch_norm_is_warned_about_where_classes_differ_beyond_chance(how: str,
         for seed in range(5):
             Supervised(lambda: resnet(1, 10, (8,), norm), cross_entropy, data, partition(how, labels, 8, seed), batch=2)
     advice = ("replace_batch_norm", "eval mode")
-    assert [all(part in str(one.message) for part in advice) for one in told] == 5 * [True] * warned
+    ours = [str(one.message) for one in told if one.category is UserWarning]  # others may be about what earlier tests left
+    assert [all(part in text for part in advice) for text in ours] == 5 * [True] * warned
 
 
 @pytest.mark.parametrize("name", ["batch norm", "perceptron"])

@@ -432,7 +432,7 @@ def test_few_rows_are_counted_as_none_or_as_the_minimum(counts: list[int], sent:
 def test_rows_of_few_kinds_cannot_be_counted() -> None:
     """With few inputs of few values, everyone can compute the scores that rows can have."""
     hidden = []
-    for seed in range(60):
+    for seed in range(20):
         rng = np.random.default_rng(seed)
         sizes = rng.integers(2, 4, 4)
         kinds = np.add.outer(
