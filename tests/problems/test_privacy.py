@@ -75,6 +75,13 @@ def test_the_gradient_is_that_of_a_loop_over_the_drawn_rows(sigma: list[float]) 
         np.testing.assert_allclose(found[node], expected / max(8, of_mean), rtol=1e-9)
 
 
+def test_own_test_rows_of_sites_are_not_measured_during_a_run() -> None:
+    for counts in ([], [4, 4, 4]):
+        task = problem()
+        task.test_counts = counts
+        assert ("test_loss" in task.evaluate(task.start(0)[None, None], range(3))) == (not counts)
+
+
 @given(st.integers(0, 59), st.floats(allow_nan=True, allow_infinity=True, width=32), st.sampled_from([0, 1e-21, 1, 1e9]))
 @settings(max_examples=40, deadline=None)
 def test_whatever_a_row_and_the_model_hold_it_moves_the_sum_by_at_most_1(row: int, value: float, scale: float) -> None:

@@ -212,7 +212,8 @@ def synthetic(options: SourceOptions) -> Problem:
 def why_not_early(options: SourceOptions, rows: Dataset) -> str:
     """Why the run does not stop early; empty if it does: if the user says so, or by default on the user's tables."""
     if options.epsilon is not None and not options.early_stopping:
-        return "with --epsilon, no rows are held out, whose loss would tell of them"
+        tests = ", nor are own test rows of sites measured before the end" if options.shard_dir is not None else ""
+        return f"with --epsilon, no rows are held out, whose loss would tell of them{tests}"
     if options.early_stopping is False:
         return "it is switched off, and the last model is kept"
     if not can_validate(rows):
