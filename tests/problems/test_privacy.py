@@ -26,7 +26,7 @@ from dnasa.channels.secure_sum import secure_sum
 from dnasa.communication import Network
 from dnasa.core import InputError, RunError
 from dnasa.data import Dataset
-from dnasa.networks import simulated
+from dnasa.networks import dry_run, simulated
 from dnasa.problems import Classification, Privacy, Supervised
 from dnasa.problems.privacy import Budget, Noise, noise_multiplier, uniform
 from dnasa.rules import RULES, registry
@@ -75,11 +75,15 @@ def test_the_gradient_is_that_of_a_loop_over_the_drawn_rows(sigma: list[float]) 
         np.testing.assert_allclose(found[node], expected / max(8, of_mean), rtol=1e-9)
 
 
-def test_own_test_rows_of_sites_are_not_measured_during_a_run() -> None:
+@pytest.mark.parametrize("names", [(), NAMES])
+@pytest.mark.parametrize("privacy", [None, Privacy(3, 1e-3)])
+def test_own_test_rows_are_not_measured_during_a_run_of_sites_or_with_a_budget(names: Any, privacy: Privacy | None) -> None:
     for counts in ([], [4, 4, 4]):
-        task = problem()
-        task.test_counts = counts
-        assert ("test_loss" in task.evaluate(task.start(0)[None, None], range(3))) == (not counts)
+        task = problem(privacy=privacy)
+        task.test_counts, task.own_tests = counts, bool(counts)
+        network = dry_run.connect(GRAPH, None, None, names) if names else simulated.connect(GRAPH)
+        history = solved(network, task).history
+        assert ("test_loss" in history) == (not counts or (not names and privacy is None))
 
 
 @given(st.integers(0, 59), st.floats(allow_nan=True, allow_infinity=True, width=32), st.sampled_from([0, 1e-21, 1, 1e9]))

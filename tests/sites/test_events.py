@@ -172,7 +172,7 @@ def test_sites_compare_their_tables_without_pooling_rows(tmp_path: Path) -> None
     assert [first, first] == others
     for file, text in zip(files, lists, strict=True):
         words = " ".join(text.split())
-        assert {*re.findall(r"(\w+) has \d+ rows that equal|these rows of (\w+)", words)} == {(file.stem, ""), ("", file.stem)}
+        assert {*re.findall(r"(\w+) has \d+ rows equal to|these rows of (\w+)", words)} == {(file.stem, ""), ("", file.stem)}
     for line in (
         r"training rows\W+80\W+56\W+64\W",
         r"training rows\W+200\W",

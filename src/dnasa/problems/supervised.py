@@ -272,9 +272,7 @@ class Supervised(Sharded):
         flat = mean.reshape(-1, mean.shape[-1])
         flat_statistics = None if statistics is None else statistics.reshape(len(flat), -1)
         share = len(self.remaining) / (len(nodes) * self.test_total)
-        out = {}
-        if self.privacy is None or not self.test_counts:  # losses of many models would tell of a site's test rows
-            out = self._measure(flat, flat_statistics, [(self.test_rows(nodes), share)], self.test_batch_of, self.metrics)
+        out = self._measure(flat, flat_statistics, [(self.test_rows(nodes), share)], self.test_batch_of, self.metrics)
         if self.validation:
             rows = [self.row_numbers(self.validation[node]) for node in nodes]
             node_weights = np.broadcast_to(1.0 if weights is None else weights, (len(seeds or [0]), len(nodes)))

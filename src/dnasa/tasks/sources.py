@@ -212,8 +212,7 @@ def synthetic(options: SourceOptions) -> Problem:
 def why_not_early(options: SourceOptions, rows: Dataset) -> str:
     """Why the run does not stop early; empty if it does: if the user says so, or by default on the user's tables."""
     if options.epsilon is not None and not options.early_stopping:
-        tests = ", nor are own test rows of sites measured before the end" if options.shard_dir is not None else ""
-        return f"with --epsilon, no rows are held out, whose loss would tell of them{tests}"
+        return "with --epsilon, no rows are held out, whose loss would tell of them"
     if options.early_stopping is False:
         return "it is switched off, and the last model is kept"
     if not can_validate(rows):
@@ -289,7 +288,7 @@ def preparation(rows: Dataset) -> list[str]:
     }
     lines += [f"{sentence}: {first_of(names)}." for sentence, names in encoded.items() if names]
     if rows.test_counts:
-        lines.append("No common test rows: each node tests on a fifth of its own, or its test file.")
+        lines.append("No common test rows: each node tests on a fifth of its own, or its test file; sites at the end only.")
     return lines
 
 
