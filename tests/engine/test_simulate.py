@@ -1,6 +1,7 @@
 """`solve` is held to the definition in `simulate`: every rule, on every problem, with every engine of one machine."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import product
 from typing import Any
 
@@ -32,7 +33,9 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "simulated": lambda problem, graph, **options: solve(problem, graph, **options),
     "hidden exchanges": lambda problem, graph, **options: solve(problem, connect(graph, overlap=True), **options),
     "two processes": lambda problem, graph, **options: run_threads(
-        graph, lambda network: solve(problem, network, **options), 2
+        graph,
+        lambda network: solve(copy(problem), network, **options),
+        2,  # which share no generators
     )[0],
 }
 
