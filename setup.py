@@ -11,6 +11,7 @@ if sys.platform == "win32":
     FLAGS, MATH = ["/O2", "/std:c11"], []
 else:
     # Vectorizing requires that square roots report no errors and that comparisons do not trap.
+    # No -march=native: folders are shared between machines.
     FLAGS, MATH = ["-O3", "-funroll-loops", "-fno-math-errno", "-fno-trapping-math"], ["m"]
     if platform.machine() == "x86_64":  # not all of these processors have fused products, and all shall give the same bits
         FLAGS.append("-ffp-contract=off")

@@ -80,7 +80,7 @@ def test_the_gradient_is_that_of_a_loop_over_the_drawn_rows(sigma: list[float]) 
 def test_own_test_rows_are_not_measured_during_a_run_of_sites_or_with_a_budget(names: Any, privacy: Privacy | None) -> None:
     for counts in ([], [4, 4, 4]):
         task = problem(privacy=privacy)
-        task.test_counts, task.own_tests = counts, bool(counts)
+        task.test_counts = counts
         network = dry_run.connect(GRAPH, None, None, names) if names else simulated.connect(GRAPH)
         history = solved(network, task).history
         assert ("test_loss" in history) == (not counts or (not names and privacy is None))

@@ -20,13 +20,17 @@ class Problem(Protocol):
     privacy: Privacy | None = None  # the budget of a run whose gradients have noise
     private_noise: Noise | None = None  # of the run with a budget that has begun
     site_names: Sequence[str] = ()  # of the nodes, where they have some
-    own_tests: bool = False  # whether each node tests on rows of its own
     by_seed: bool = False  # whether nodes have different rows for each seed: what depends on them is also given `seeds`
 
     @cached_property
     def fingerprint(self) -> str:
         """Identifies what all processes share of the problem: a resumed run must have the same."""
         return type(self).__name__
+
+    @property
+    def own_tests(self) -> bool:
+        """Whether each node tests on rows of its own."""
+        return False
 
     @cached_property
     def layout(self) -> Layout:

@@ -40,7 +40,7 @@ class Sharded(Problem):
         stored = (DeviceRows(name, getattr(data, name), self.device, self.dtype) for name in names)
         self.inputs, self.labels, self.test_inputs, self.test_labels = stored
         self.baseline, self.test_counts = data.baseline, list(data.test_counts)
-        self.own_tests, self.test_total = bool(self.test_counts), sum(self.test_counts) or len(self.test_inputs)
+        self.test_total = sum(self.test_counts) or len(self.test_inputs)
         self._check_rows()
         self.by_seed, self.divide = callable(shards), shards
         self.divided: dict[int, list[np.ndarray]] = {}
@@ -106,6 +106,10 @@ class Sharded(Problem):
         if seeds is None:
             return fingerprint
         return f"{fingerprint}, divided {checksum(*(self.shards_of(seed)[node] for seed in seeds))}"
+
+    @property
+    def own_tests(self) -> bool:
+        return bool(self.test_counts)
 
     def own_test_rows(self, node: int) -> np.ndarray:
         """The numbers of a node's own test rows, where each node tests on its own; none of a node in another process."""
