@@ -19,6 +19,7 @@ import dnasa
 from dnasa.cli import app
 from dnasa.communication import Network
 from dnasa.core import InputError
+from dnasa.data.ledger import Ledger
 from dnasa.inference import Fit, fit
 from dnasa.networks import dry_run
 
@@ -230,18 +231,19 @@ def test_two_fits_of_a_site_differ_in_no_row_or_in_five(tmp_path: Path) -> None:
     frame, sent = hospitals()["bonn"][["age", "dose", "died"]].dropna().reset_index(drop=True), list[str]()
     network = dnasa.connect(dnasa.topology.complete(1), "simulated")
 
-    def fitted(changed: pd.DataFrame, own_folders: bool = True) -> Fit:
-        spying = replace(network.processes, own_folders=own_folders, allgather_text=lambda text: sent.append(text) or [text])  # type: ignore[func-returns-value]
-        return fit("logistic", {"bonn": changed}, "died", network=replace(network, processes=spying), keys=tmp_path)
+    def fitted(changed: pd.DataFrame, **ledger: Any) -> Fit:
+        spying = replace(network.processes, allgather_text=lambda text: sent.append(text) or [text])  # type: ignore[func-returns-value]
+        there = replace(network, processes=spying)
+        return fit("logistic", {"bonn": changed}, "died", network=there, ledger=Ledger(tmp_path, **ledger))
 
     def lab(missing: int) -> pd.DataFrame:
         return frame.assign(dose=frame.dose.where(frame.index >= missing))
 
-    fitted(lab(2), own_folders=False)  # a dry run
+    fitted(lab(2), sends=False)  # a dry run
     assert not [*tmp_path.iterdir()]
     fitted(frame)
     assert (
-        tmp_path / "fits.json"
+        tmp_path / "told.json"
     ).stat().st_mode & 0o777 == 0o600  # the hashes of guessed values are known to whoever reads it
     begun = len(sent)
     for few in (
@@ -252,15 +254,16 @@ def test_two_fits_of_a_site_differ_in_no_row_or_in_five(tmp_path: Path) -> None:
         frame[1:].assign(other=np.arange(len(frame) - 1) / 7),
         frame[1:].assign(dose=2 * frame.dose),  # in other units
     ):
-        with pytest.raises(InputError, match=r"differ from those of an earlier fit in [1-4]: ") as refused:
+        with pytest.raises(InputError, match=r"differ from those that an earlier run or fit told of in [1-4]: ") as refused:
             fitted(few)
-        assert refused.value.kind == "rows that differ from those of an earlier fit in fewer than 5"
+        assert refused.value.kind == "rows that differ from those of an earlier run in fewer than 5"
     assert len(sent) == begun
     for missing in (1, 4, 5):  # as many are left out, or others would learn how many are missing from the number of all rows
         assert any(f"leaves out 5 of {len(frame)} rows: " in note for note in fitted(lab(missing)).notes)
     fitted(frame.sample(frac=1, random_state=0))  # the same rows
     with pytest.raises(InputError, match="in 2: "):
         fitted(lab(7))  # compared with the second
+    fitted(lab(7), again=True)
 
 
 @pytest.mark.parametrize(

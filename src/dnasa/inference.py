@@ -21,7 +21,7 @@ from dnasa.core import InputError
 from dnasa.data import agreement, loading
 from dnasa.data.columns import drop_remedy, kind_of, to_numbers, to_words
 from dnasa.data.encoding import Encoding
-from dnasa.data.ledger import check_rows
+from dnasa.data.ledger import Ledger
 from dnasa.data.recoding import Recode, as_recode, unused_warnings
 from dnasa.data.rows import Rows, from_frame, without_columns
 from dnasa.data.shards import check_sites, naming, node_entries, node_paths
@@ -101,7 +101,7 @@ def fit(
     drop_columns: Any = None,
     id_column: str | None = None,
     recode: Any = None,
-    keys: Path | None = None,
+    ledger: Ledger | None = None,
     min_count: int = MIN_COUNT,
 ) -> Fit:
     """Fit a regression over sites; the result is that of all rows in one place.
@@ -118,8 +118,8 @@ def fit(
         drop_columns: Columns to leave out.
         id_column: A column that names the rows and is not an input.
         recode: A file `recode.toml` or its contents, applied before anything else.
-        keys: The folder of this site's keys, where it keeps which rows its regressions have used, and refuses one that differs
-            from an earlier one in fewer than `min_count`; nor does it leave out fewer rows.
+        ledger: What this site has told of its rows: it refuses rows that differ from earlier ones in fewer than `min_count`,
+            nor does it leave out fewer rows.
         min_count: No category, class or statistic of fewer rows leaves a site, which needs so many rows for each coefficient.
 
     Examples:
@@ -139,9 +139,9 @@ def fit(
             own, given = recode and recode.at(site), frames.get(str(path))
             rows = loading.read(path, target, own)[0] if given is None else from_frame(given, target, path.name, own)
             rows = without_columns(rows, drop_columns, id_column, path.name, may_be_absent=True)
-            tables.append(_complete(site, rows, kind, time, min_count, least=min_count if keys else 1))
-            if keys is not None and network is not None:
-                check_rows(keys, tables[-1].rows, min_count, sends=network.processes.own_folders)
+            tables.append(_complete(site, rows, kind, time, min_count, least=min_count if ledger else 1))
+            if ledger is not None:
+                ledger.check(tables[-1].rows, min_count)
     network = network or Network(len(tables), lambda messages, k: messages, lambda a: a.mean(-2))
     return _fit(kind, tables, time, network, recode, min_count)
 

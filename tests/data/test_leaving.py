@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pandas as pd
 import pytest
 
 from dnasa.core import InputError
-from dnasa.data import agreement
+from dnasa.data import Dataset, agreement, from_shards
+from dnasa.data.ledger import Ledger
 from dnasa.data.loading import split
 from dnasa.data.rows import Rows, from_frame
 from dnasa.data.summaries import Summary, make_encoding, summarize
@@ -135,3 +137,40 @@ def test_nothing_is_said_of_missing_values_of_test_rows() -> None:
     assert summarize(*split(train, gaps), None, 5) == summarize(*split(train, full), None, 5)
     with pytest.raises(InputError, match="test rows have no column 'dose'"):
         split(train, from_frame(frame[["ward", "y"]], "y", "the table"))
+
+
+def test_a_site_tells_of_the_same_rows_or_of_five_others(tmp_path: Path) -> None:
+    rng, told = np.random.default_rng(0), list[str]()
+    table = pd.DataFrame({"age": rng.normal(60, 9, 80), "ward": rng.choice(["a", "b"], 80), "y": rng.choice(["n", "m"], 80)})
+    sites, keys = tmp_path / "sites", tmp_path / "keys"
+    sites.mkdir()
+    keys.mkdir()
+
+    def read(frame: pd.DataFrame, **ledger: Any) -> Dataset:
+        frame.to_csv(sites / "bonn.csv", index=False)
+        return from_shards(sites, range(1), 1, "y", allgather_text=tell, ledger=Ledger(keys, **ledger))[0]
+
+    def tell(text: str) -> list[str]:
+        told.append(text)
+        return [text]
+
+    read(table[1:], sends=False)  # a dry run
+    assert not [*keys.iterdir()]
+    first = read(table)
+    assert first.ledger is not None
+    for few in (table[1:], table[4:], table.assign(age=table.age.where(table.index > 0, 50))):
+        with pytest.raises(InputError, match=r"differ from those that an earlier run or fit told of in [1-4]: "):
+            read(few)
+    assert len(told) == 2
+    assert not first.ledger.tested_before()
+    assert first.ledger.admits_test()
+    read(table.sample(frac=1, random_state=0))  # the same rows
+    again = read(table).ledger
+    more = read(pd.concat([table, table.assign(age=table.age + 1)])).ledger  # half of its test rows are new
+    assert again is not None
+    assert more is not None
+    for ledger, admits in (again, False), (again._replace(again=True), True), (more, True):
+        assert ledger.admits_test() == admits
+    assert any("so this run does not" in sentence for sentence in read(table).warnings)
+    assert not any("does not" in sentence for sentence in read(table, again=True).warnings)
+    assert all((keys / name).stat().st_mode & 0o777 == 0o600 for name in ("told.json", "tested.json"))

@@ -24,7 +24,7 @@ MOST_COLUMNS = 15  # a table with more is shown with a row for each class
 
 @takes(
     *("target", "drop_columns", "id_column", "task", "labels", "recode", "min_count", "partition", "nodes", "shard_dir"),
-    *("sites", "timeout", "dry_run", "out"),
+    *("sites", "again", "timeout", "dry_run", "out"),
 )
 def show_data(
     context: typer.Context,
@@ -77,7 +77,7 @@ def show_sites(context: typer.Context, options: Options, find_duplicates: bool) 
     begun = begun._replace(folder=RunFolder(make_folder(options.out)) if options.out else None)
 
     def load(network: "Network") -> tuple["Dataset", "Duplicates | None"]:
-        rows, shards = load_rows(*inputs.told(begun.options, network))
+        rows, shards = load_rows(*inputs.told(begun, network))
         gather = network.processes.allgather_json
         return rows, count_duplicates(rows, shards, gather, options.min_count) if find_duplicates else None
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @takes(
     *("data", "target", "nodes", "out", "shard_dir", "drop_columns", "id_column", "labels", "recode", "min_count"),
-    *("engine", "sites", "timeout", "dry_run", "quiet", "force"),
+    *("engine", "sites", "again", "timeout", "dry_run", "quiet", "force"),
 )
 def fit(
     context: typer.Context,
@@ -51,9 +51,9 @@ def fit(
         begun = begun._replace(folder=folder)
 
     def run(network: "Network") -> Any:
-        names, keys = (options.drop_columns, options.id_column), begun.sites.keys if begun.sites else None
+        names, ledger = (options.drop_columns, options.id_column), inputs.ledger(begun, network)
         source = options.shard_dir or options.data
-        return inference.fit(kind, source, options.target, time, network, *names, recode, keys, options.min_count)
+        return inference.fit(kind, source, options.target, time, network, *names, recode, ledger, options.min_count)
 
     network, found = inputs.load_together(begun, run, lambda found: None)
     if options.dry_run:

@@ -19,6 +19,7 @@ from dnasa.rules.registry import example, find, split_schedule
 
 if TYPE_CHECKING:
     from dnasa.communication import Channel, Network
+    from dnasa.data.ledger import Ledger
     from dnasa.networks.processes import Traffic
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.progress import Progress
@@ -112,7 +113,7 @@ def prepare(
     }
 
     def load(network: "Network") -> tuple["Source", dict[str, Any]]:
-        chosen, nodes, allgather_text = told(options, network)
+        chosen, nodes, allgather_text = told(begun, network)
         source = make_source(chosen, nodes, validate, allgather_text)
         recorded = replace(record, patience=source.patience)
         return source, shared | {"network": network, "evaluate": source.evaluate, "record": recorded}
@@ -156,16 +157,24 @@ def load_together(begun: Begun, load: Callable[["Network"], T], check: Callable[
         raise
 
 
-def told(options: Options, network: "Network") -> tuple["SourceOptions", range, Callable[[str], list[str]]]:
-    """What data is loaded with: the options and the site's name, the nodes here, and how others are told of their tables."""
+def told(begun: Begun, network: "Network") -> tuple["SourceOptions", range, Callable[[str], list[str]]]:
+    """What data is loaded with: the options, the site's name and ledger, the nodes here, and how others are told."""
     from dnasa.tasks.sources import SourceOptions, checked_summaries
+
+    options, names, nodes = begun.options, network.processes.names, network.local_nodes
 
     def allgather_text(text: str) -> list[str]:
         own = json.loads(text)
         return network.processes.allgather_json(own, lambda other: checked_summaries(text, json.dumps(other)))
 
-    names, nodes = network.processes.names, network.local_nodes
-    return SourceOptions.of(vars(options) | {"site": names[nodes.start] if names else None}), nodes, allgather_text
+    about = {"site": names[nodes.start] if names else None, "ledger": ledger(begun, network)}
+    return SourceOptions.of(vars(options) | about), nodes, allgather_text
+
+
+def ledger(begun: Begun, network: "Network") -> "Ledger | None":
+    from dnasa.data.ledger import Ledger
+
+    return None if begun.sites is None else Ledger(begun.sites.keys, network.processes.own_folders, begun.options.again)
 
 
 def check_alone(begun: Begun, load: Callable[["Network"], T], check: Callable[[T], None]) -> None:

@@ -141,6 +141,9 @@ class Options:
         None, "TOML file that lists the sites: this process is one of them, and trains with the others over TLS."
     )
     timeout: float = processes(30.0, "Seconds without an answer after which a site counts as lost.")
+    again: bool = processes(
+        False, "With --sites, tell and test again of nearly the same rows as an earlier run or fit (SECURITY.md)."
+    )
     dry_run: bool = processes(
         False, "Send nothing, and show what this process would send in the first steps: to whom, arrays, bytes."
     )
@@ -168,7 +171,7 @@ class Options:
 
 
 FIELDS = {each.name: each for each in fields(Options)}
-OF_TRAIN = ("rule", "eta", "clock", "late", "sites", "dry_run", "epsilon", "delta")
+OF_TRAIN = ("rule", "eta", "clock", "late", "sites", "again", "dry_run", "epsilon", "delta")
 OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "format", "style", "latex")
 
 

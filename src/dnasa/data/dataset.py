@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnasa.data.encoding import Encoding
+from dnasa.data.ledger import Ledger
 from dnasa.data.summaries import Summary
 
 TESTED = 64  # windows of each node, at most, in a test or a validation of tokens
@@ -32,6 +33,7 @@ class Dataset(NamedTuple):
             sites told each other of their rows.
         warnings: Sentences about sites whose columns do not look like the others'.
         class_counts: Of shards, the training rows of each class at all nodes, in other processes too.
+        ledger: Of a site's shard, what it has told of its rows.
         row_numbers: Of shards, where each row of `inputs`, then of `test_inputs`, is in its own file, from 1 below the header.
         shards: Of token files and folders of texts, which windows are whose.
         altered: What its files hold instead of the known rows: a sample, or images as JPEG.
@@ -49,6 +51,7 @@ class Dataset(NamedTuple):
     sites: tuple[Summary, ...] = ()
     warnings: tuple[str, ...] = ()
     class_counts: tuple[int, ...] = ()
+    ledger: Ledger | None = None
     row_numbers: Sequence[int] = ()
     shards: Sequence[np.ndarray] = ()
     altered: str = ""

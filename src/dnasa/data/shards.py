@@ -18,9 +18,15 @@ from dnasa.checks import whole
 from dnasa.core import InputError
 from dnasa.data import agreement, loading, reading
 from dnasa.data.dataset import Dataset
+from dnasa.data.ledger import Ledger
 from dnasa.data.recoding import Recode, as_recode, unused_warnings
 from dnasa.data.rows import without_columns
 from dnasa.data.summaries import MIN_COUNT, Summary, check_identifiers, make_encoding, sentinel_warnings, summarize
+
+TESTED_BEFORE = (
+    "An earlier run tested a model on the test rows of {}, so this run does not: results of two models can tell of single "
+    "rows. With --again, it does."
+)
 
 
 def alone(text: str) -> list[str]:
@@ -40,6 +46,7 @@ def from_shards(
     recode: Any = None,
     min_count: int = MIN_COUNT,
     site: str | None = None,
+    ledger: Ledger | None = None,
 ) -> tuple[Dataset, list[np.ndarray]]:
     """The rows of `local_nodes`, and which of them belong to which node; shards of other nodes are empty.
 
@@ -58,6 +65,7 @@ def from_shards(
         recode: A file `recode.toml` or its contents, applied before anything else, also to new rows.
         min_count: No category, class or statistic of fewer rows leaves a site; at least 2.
         site: The name of this process's site. By default that of each file or folder.
+        ledger: What this site has told of its rows.
     """
     folder, recode = Path(folder), as_recode(recode)
     whole("--min-count", min_count, low=2)
@@ -81,6 +89,10 @@ def from_shards(
                     f"fewer test rows than {min_count}",
                 )
             warnings += sentinel_warnings(rows, f" of {name}")
+            if ledger is not None and rows.features:
+                ledger.check(rows, min_count)
+                ledger = ledger._replace(tests=train if common else test)
+                warnings += [TESTED_BEFORE.format(name)] if ledger.tested_before() and not ledger.again else []
     summaries = agreement.aligned(exchange_summaries(local_summaries, allgather_text))
     total = reduce(Summary.merged, summaries)
     check_sites(recode, summaries, nodes)
@@ -106,6 +118,7 @@ def from_shards(
             *agreement.warnings(summaries, recode.named if recode else ()),
         ),
         sites=tuple(of_nodes),
+        ledger=ledger,
         row_numbers=[number for rows in (*train_rows, *test_rows) for number in rows.labels.index],
     )
     return data, _consecutive_shards([len(labels) for _, labels in trained_on], local_nodes, nodes)

@@ -20,7 +20,6 @@ from dnasa.rules.forms import Form
 from dnasa.rules.schedules import constant
 from dnasa.runs.snapshots import Snapshot
 
-
 # compiled products with W: for 8 nodes of 10 million numbers, a library's take 2.5 times as long
 OPTIONS: dict[str, Any] = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON,ATEN"}
 

@@ -16,6 +16,7 @@ from dnasa.core import InputError, size
 from dnasa.data import DATASETS, Dataset
 from dnasa.data.agreement import aligned
 from dnasa.data.columns import MISSING
+from dnasa.data.ledger import Ledger
 from dnasa.data.partitions import BY_NODE, Shards, hold_out_of_each, tenth
 from dnasa.data.reading import CONTEXT
 from dnasa.data.recoding import as_recode
@@ -56,6 +57,7 @@ class SourceOptions:
     shard_dir: Path | None = None
     min_count: int = MIN_COUNT
     site: str | None = None
+    ledger: Ledger | None = None
     partition: str | None = "iid"
     partition_seed: int | None = None
     model: str | None = None
@@ -172,6 +174,7 @@ def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgat
         context = int(words[2]) if text and words else CONTEXT
     if options.shard_dir is not None:
         shared = {"allgather_text": allgather_text, "min_count": options.min_count, "site": options.site, **options.reading}
+        shared |= {"ledger": options.ledger}
         return data.from_shards(options.shard_dir, local_nodes, options.nodes, **shared)
     unused = next((option for option in (*OF_FILES, "labels", "recode") if getattr(options, option)), None)
     if unused and (text or name in DATASETS):

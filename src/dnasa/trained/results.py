@@ -260,7 +260,8 @@ def remarks(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
     if evaluation.task == "regression":
         return []
     few = [node_name(sites, i) for i, part in enumerate(evaluation.sites) if part is None]
-    least = f"Left out, lost in the run or with fewer than {evaluation.min_count} test rows of a class: {', '.join(few)}."
+    why = f"lost in the run, with fewer than {evaluation.min_count} test rows of a class, or tested by an earlier run"
+    least = f"Left out, {why}: {', '.join(few)}."
     biased = "The first column has the other sites only: its risks may differ from those of all."
     single = [
         node_name(sites, i)

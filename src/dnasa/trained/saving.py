@@ -177,7 +177,9 @@ def _evaluate_everywhere(
         if result.writes and not rows.test_counts:
             measured.common = evaluation.evaluate(model, rows.test_inputs, rows.test_labels, min_count=1)
         if rows.sites and (rows.test_counts or problem.privacy is None):  # training rows have no noise here
-            measured.sites = [evaluation.evaluate(model, *pair, measured.min_count) for pair in _site_rows(problem, rows)]
+            measured.sites = [None] * len(rows.sites)
+            if rows.ledger is None or rows.ledger.admits_test():
+                measured.sites = [evaluation.evaluate(model, *pair, measured.min_count) for pair in _site_rows(problem, rows)]
             own = measured.model_dump(mode="json", exclude={"common"})
             parts = network.processes.allgather_json(own, lambda other: evaluation.like(measured, other))
             measured.sites = evaluation.merged(parts)
