@@ -146,9 +146,11 @@ def test_a_site_tells_of_the_same_rows_or_of_five_others(tmp_path: Path) -> None
     sites.mkdir()
     keys.mkdir()
 
-    def read(frame: pd.DataFrame, **ledger: Any) -> Dataset:
+    def read(frame: pd.DataFrame, options: Any = {}, **ledger: Any) -> Dataset:  # noqa: B006
         frame.to_csv(sites / "bonn.csv", index=False)
-        return from_shards(sites, range(1), 1, "y", allgather_text=tell, ledger=Ledger(keys, **ledger))[0]
+        return from_shards(sites, range(1), 1, **{"target": "y"} | options, allgather_text=tell, ledger=Ledger(keys, **ledger))[
+            0
+        ]
 
     def tell(text: str) -> list[str]:
         told.append(text)
@@ -161,16 +163,36 @@ def test_a_site_tells_of_the_same_rows_or_of_five_others(tmp_path: Path) -> None
     for few in (table[1:], table[4:], table.assign(age=table.age.where(table.index > 0, 50))):
         with pytest.raises(InputError, match=r"differ from those that an earlier run or fit told of in [1-4]: "):
             read(few)
+    corrected = table.assign(ward=table.ward.where(table.index > 2, "c"))
+    with pytest.raises(InputError, match="in 1: "):  # however many others were corrected
+        read(pd.concat([corrected, table[:1].assign(age=33)]))
+    with pytest.raises(InputError, match="in 1: "):
+        read(pd.concat([table.assign(age=table.age.where(table.index > 30, table.age.round())), table[:1]]))
     assert len(told) == 2
-    assert not first.ledger.tested_before()
-    assert first.ledger.admits_test()
+    assert first.ledger.untested(record=True).all()
     read(table.sample(frac=1, random_state=0))  # the same rows
-    again = read(table).ledger
-    more = read(pd.concat([table, table.assign(age=table.age + 1)])).ledger  # half of its test rows are new
-    assert again is not None
-    assert more is not None
-    for ledger, admits in (again, False), (again._replace(again=True), True), (more, True):
-        assert ledger.admits_test() == admits
+    units: Any = {"units": {"age": {"factor": 12}}, "labels": {"n": "no", "m": "yes"}}
+    for options in ({}, {"drop_columns": "ward"}, {"id_column": "age"}, {"recode": units}):
+        assert not read(table[["y", "ward", "age"]], options).ledger.untested().any()  # type: ignore[union-attr]
+    assert read(table, {"target": "ward"}).ledger.untested().mean() < 1  # type: ignore[union-attr]
     assert any("so this run does not" in sentence for sentence in read(table).warnings)
-    assert not any("does not" in sentence for sentence in read(table, again=True).warnings)
+    again = read(table, again=True)
+    assert again.ledger is not None
+    assert again.ledger.untested().all()
+    assert not any("does not" in sentence for sentence in again.warnings)
+    more = read(pd.concat([table, table.assign(age=table.age + 1)])).ledger
+    assert more is not None
+    assert 0 < more.untested().sum() < len(more.untested())
     assert all((keys / name).stat().st_mode & 0o777 == 0o600 for name in ("told.json", "tested.json"))
+
+
+def test_a_site_tells_of_the_same_images_or_of_five_others(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = Rows(rng.integers(0, 9, (30, 4, 4), np.uint8), pd.Series([0, 1] * 15, name="label"))
+    ledger = Ledger(tmp_path, tests=images)
+    ledger.check(images, 5)
+    with pytest.raises(InputError, match="in 1: "):
+        ledger.check(images.take(np.arange(29)), 5)
+    ledger.check(images.take(np.arange(25)), 5)
+    assert ledger.untested(record=True).all()
+    assert not ledger.untested().any()

@@ -636,6 +636,9 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
     single, *_ = results.remarks(alone, ["bonn", "köln", "ulm"])
     assert single.startswith("Without a column, since all test rows have one class: köln;")
     assert "köln" not in {*results.numbers(alone, ["bonn", "köln", "ulm"]).group}
+    keys = [tmp_path / str(rank) for rank in range(3)]
+    for folder in keys:
+        folder.mkdir()
     for leaves in (True, False):  # once
-        train(dnasa.networks.connect(graph, "simulated"), folders[0], Ledger(tmp_path))
-        assert any(evaluated(folders[0]).sites) == leaves
+        run_threads(graph, lambda network: train(network, folders[1], Ledger(keys[network.rank])))
+        assert any(evaluated(folders[1]).sites) == leaves

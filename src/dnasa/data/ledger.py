@@ -2,22 +2,22 @@
 
 import json
 import secrets
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from dnasa.core import InputError
-from dnasa.data.columns import kind_of, to_numbers, to_words
+from dnasa.data.columns import NUMERIC, to_words
 from dnasa.data.rows import Rows
 from dnasa.files import read_json, refusing_damage, write_durably
 
 TOLD, TESTED = "told.json", "tested.json"  # in the folder of the site's keys, which they never leave
 KEPT = 0.5  # a column of which fewer values are the same was changed as a whole, as by other units
-SAME = 0.5  # test rows are new if at most this share of them was measured before
+SAME = 0.2  # of the rows of the same table, at least, are equal in all other columns
 Marks = Mapping[str, Sequence[str]]  # for each column, a mark of each row's value
 
 
@@ -38,11 +38,9 @@ class Ledger(NamedTuple):
 
     def check(self, rows: Rows, min_count: int) -> None:
         """Compare with the rows of all earlier summaries and regressions, and add these if theirs are about to be sent."""
-        salt, stored = self._read(TOLD)
-        with refusing_damage(self.folder / TOLD):
-            earlier = [{str(name): [str(mark) for mark in marks] for name, marks in each.items()} for each in stored]
-        own = marks(rows, salt)
-        few = [count for each in earlier if 0 < (count := difference(own, each)) < min_count]
+        salt, earlier = self._read(TOLD)
+        own = marks(rows, rows.features, salt)
+        few = [count for each in earlier for count in differences(own, each) if 0 < count < min_count]
         if few and not self.again:
             raise InputError(
                 f"The rows differ from those that an earlier run or fit told of in {few[0]}: the difference of both would tell "
@@ -53,60 +51,74 @@ class Ledger(NamedTuple):
         if self.sends and own not in earlier:
             self._write(TOLD, salt, [*earlier, own])
 
-    def tested_before(self) -> bool:
-        """Whether most of these test rows were measured before."""
-        own, earlier, _ = self._tests()
-        return bool(own) and sum(mark in earlier for mark in own) > SAME * len(own)
+    def untested(self, record: bool = False) -> np.ndarray:
+        """Which of the test rows no earlier run has tested; with `record`, they are tested now."""
+        salt, earlier = self._read(TESTED)
+        own = row_marks(self.tests, salt) if self.tests is not None else []
+        known = {mark for each in earlier for mark in each["row"]}
+        if record and self.sends and not known.issuperset(own):
+            self._write(TESTED, salt, [{"row": sorted(known.union(own))}])
+        return np.array([self.again or mark not in known for mark in own], bool)
 
-    def admits_test(self) -> bool:
-        """Whether a test of these rows may leave; if so, they count as measured."""
-        if self.tested_before() and not self.again:
-            return False
-        own, earlier, salt = self._tests()
-        if not earlier.issuperset(own):
-            self._write(TESTED, salt, sorted(earlier.union(own)))
-        return True
-
-    def _tests(self) -> tuple[list[str], set[str], str]:
-        salt, stored = self._read(TESTED)
-        columns = {} if self.tests is None else marks(self.tests, salt)
-        return ["".join(row) for row in zip(*columns.values(), strict=True)], set(map(str, stored)), salt
-
-    def _read(self, name: str) -> tuple[str, list[Any]]:
+    def _read(self, name: str) -> tuple[str, list[dict[str, list[str]]]]:
         path = self.folder / name
         if not path.exists():
             return secrets.token_hex(16), []
         stored = read_json(path, name)
         with refusing_damage(path):
-            return str(stored["salt"]), list(stored["rows"])
+            tables = [{str(column): [*map(str, each)] for column, each in table.items()} for table in stored["rows"]]
+            return str(stored["salt"]), tables
 
-    def _write(self, name: str, salt: str, rows: Sequence[Any]) -> None:
+    def _write(self, name: str, salt: str, tables: Sequence[Marks]) -> None:
         path = self.folder / name
         try:
-            write_durably(path, json.dumps({"salt": salt, "rows": rows}).encode(), mode=0o600)
+            write_durably(path, json.dumps({"salt": salt, "rows": tables}).encode(), mode=0o600)
         except OSError as error:
             raise InputError(f"Cannot write {path}, which says what left this site: {error.strerror}.") from error
 
 
-def marks(rows: Rows, salt: str) -> Marks:
-    columns = {name: rows.inputs[name] for name in rows.features} | {str(rows.labels.name): rows.labels}
-    return {name: marks_of(name, column, salt) for name, column in columns.items()}
+def marks(rows: Rows, names: Iterable[str], salt: str) -> Marks:
+    """Those of these columns and the label; an array has one for the whole row."""
+    if not rows.features:
+        pairs = zip(rows.inputs, rows.labels.tolist(), strict=True)
+        return {"row": [_mark(f"{array.tobytes().hex()} {label}", salt) for array, label in pairs]}
+    columns = {name: rows.inputs[name] for name in names} | {str(rows.labels.name): rows.labels}
+    return {name: marks_of(column, salt) for name, column in columns.items()}
 
 
-def marks_of(name: str, column: pd.Series, salt: str) -> list[str]:
+def row_marks(rows: Rows, salt: str) -> list[str]:
+    """A mark for each row of the user's table, whatever is dropped, recoded or predicted."""
+    columns = {"": marks(rows, (), salt)["row"]} if rows.raw is None else {n: marks_of(rows.raw[n], salt) for n in rows.raw}
+    return [_mark(row, salt) for row in zip(*(columns[name] for name in sorted(columns)), strict=True)]
+
+
+def marks_of(column: pd.Series, salt: str) -> list[str]:
     """A mark for each value, the same for 3 and 3.0."""
-    values = to_numbers(name, column, allow_missing=True) if kind_of(name, column) == "number" else to_words(column)
-    return [blake2b(f"{salt} {value}".encode(), digest_size=6).hexdigest() for value in values.tolist()]
+    values = column.astype(float) if column.dtype.kind in NUMERIC else to_words(column)
+    return [_mark(value, salt) for value in values.tolist()]
 
 
-def difference(one: Marks, other: Marks) -> int:
-    """In how many rows two tables differ, by the columns that both have and that were not changed as a whole."""
-    shared = []
-    for name in sorted(one.keys() & other.keys()):
-        same = (Counter(one[name]) & Counter(other[name])).total()
-        if same > KEPT * min(len(one[name]), len(other[name])):
-            shared.append(name)
-    if not shared:
-        return 0
-    ours, theirs = (Counter(zip(*(fit[name] for name in shared), strict=True)) for fit in (one, other))
-    return ((ours - theirs) + (theirs - ours)).total()
+def _mark(value: object, salt: str) -> str:
+    return blake2b(f"{salt} {value}".encode(), digest_size=6).hexdigest()
+
+
+def differences(one: Marks, other: Marks) -> list[int]:
+    """In how many rows two tables differ, by each of the shared columns alone and by the first few of them.
+
+    All columns together would not do: a corrected column hides that a row came in.
+    """
+    pairs = [pd.factorize(np.array([*one[name], *other[name]], object))[0] for name in sorted(one.keys() & other.keys())]
+    rows = [len(next(iter(each.values()))) for each in (one, other)]
+
+    def counted(pair: np.ndarray) -> tuple[int, int]:
+        """Rows that differ, and that are equal."""
+        ours, theirs = (np.bincount(part, minlength=pair.max() + 1) for part in np.split(pair, rows[:1]))
+        same = int(np.minimum(ours, theirs).sum())
+        return max(rows) - same, same
+
+    kept = sorted((pair for pair in pairs if counted(pair)[1] > KEPT * min(rows)), key=lambda pair: counted(pair)[0])
+    counts, together = [counted(pair)[0] for pair in kept], np.zeros(sum(rows), int)
+    for pair in kept:
+        together = pd.factorize(together * (pair.max() + 1) + pair)[0]
+        counts.append(counted(together)[0])
+    return counts if kept and counts[-1] <= (1 - SAME) * max(rows) else []

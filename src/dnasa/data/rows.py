@@ -21,10 +21,12 @@ class Rows(NamedTuple):
     absent: tuple[str, ...] = ()  # columns that were to be left out and are not there
     recode: Recode | None = None  # what made them of the user's table
     used: Mapping[str, bool] = {}  # whether the table had what each entry of it replaces
+    raw: pd.DataFrame | None = None  # the user's table
 
     def take(self, positions: np.ndarray) -> "Rows":
         inputs = self.inputs.iloc[positions] if self.features else self.inputs[positions]
-        return self._replace(inputs=inputs, labels=self.labels.iloc[positions])
+        raw = None if self.raw is None else self.raw.iloc[positions]
+        return self._replace(inputs=inputs, labels=self.labels.iloc[positions], raw=raw)
 
 
 def without_columns(rows: Rows, drop: Any, id_column: str | None, what: str, may_be_absent: bool = False) -> Rows:
@@ -61,8 +63,8 @@ def from_frame(frame: pd.DataFrame, target: Any, what: str, recode: Recode | Non
         raise InputError(f"{what} has one column: it needs the target and at least one column of inputs.")
     labels = frame[columns[place]]
     if recode is None:
-        return Rows(frame, labels, features)
-    return Rows(frame, recode.target(labels), features, recode=recode, used=recode.used(raw, labels))
+        return Rows(frame, labels, features, raw=raw)
+    return Rows(frame, recode.target(labels), features, recode=recode, used=recode.used(raw, labels), raw=raw)
 
 
 def from_arrays(inputs: Any, labels: Any, what: str = "the arrays") -> Rows:

@@ -24,8 +24,8 @@ from dnasa.data.rows import without_columns
 from dnasa.data.summaries import MIN_COUNT, Summary, check_identifiers, make_encoding, sentinel_warnings, summarize
 
 TESTED_BEFORE = (
-    "An earlier run tested a model on the test rows of {}, so this run does not: results of two models can tell of single "
-    "rows. With --again, it does."
+    "Earlier runs tested models on {} test rows of {}, so this run does not: results of two models can tell of single rows. "
+    "With --again, it does."
 )
 
 
@@ -89,10 +89,11 @@ def from_shards(
                     f"fewer test rows than {min_count}",
                 )
             warnings += sentinel_warnings(rows, f" of {name}")
-            if ledger is not None and rows.features:
+            if ledger is not None:
                 ledger.check(rows, min_count)
                 ledger = ledger._replace(tests=train if common else test)
-                warnings += [TESTED_BEFORE.format(name)] if ledger.tested_before() and not ledger.again else []
+                tested = int((~ledger.untested()).sum())
+                warnings += [TESTED_BEFORE.format(tested, name)] if tested else []
     summaries = agreement.aligned(exchange_summaries(local_summaries, allgather_text))
     total = reduce(Summary.merged, summaries)
     check_sites(recode, summaries, nodes)

@@ -61,6 +61,7 @@ class Moments(NamedTuple):
         unit = 2.0 ** np.ceil(np.log2(rows * self.deviation)) if not self.constant else 0.0
         if not unit:
             return self
+        unit = max(unit, rows) if binary else unit
         mean = float(round(self.mean * self.n / unit) * unit / self.n)
         if binary:
             least = rows / self.n

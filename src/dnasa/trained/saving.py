@@ -177,9 +177,7 @@ def _evaluate_everywhere(
         if result.writes and not rows.test_counts:
             measured.common = evaluation.evaluate(model, rows.test_inputs, rows.test_labels, min_count=1)
         if rows.sites and (rows.test_counts or problem.privacy is None):  # training rows have no noise here
-            measured.sites = [None] * len(rows.sites)
-            if rows.ledger is None or rows.ledger.admits_test():
-                measured.sites = [evaluation.evaluate(model, *pair, measured.min_count) for pair in _site_rows(problem, rows)]
+            measured.sites = [evaluation.evaluate(model, *pair, measured.min_count) for pair in _site_rows(problem, rows)]
             own = measured.model_dump(mode="json", exclude={"common"})
             parts = network.processes.allgather_json(own, lambda other: evaluation.like(measured, other))
             measured.sites = evaluation.merged(parts)
@@ -190,14 +188,14 @@ def _evaluate_everywhere(
 
 
 def _site_rows(problem: Supervised, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of each site, the rows to test on, which are those for training where all share the test rows."""
+    """Of each site, the rows to test on, which are those for training where all share the test rows, once."""
+    own = bool(rows.test_counts)
+    inputs, labels = (rows.test_inputs, rows.test_labels) if own else (rows.inputs, rows.labels)
+    untested = np.ones(len(labels), bool) if rows.ledger is None else rows.ledger.untested(record=True)
     for node, shard in enumerate(problem.shards):
-        if rows.test_counts:
-            tests = problem.own_test_rows(node)
-            yield rows.test_inputs[tests], rows.test_labels[tests]
-        else:
-            every = np.concatenate([shard, *problem.validation[node : node + 1]])
-            yield rows.inputs[every], rows.labels[every]
+        numbers = problem.own_test_rows(node) if own else np.concatenate([shard, *problem.validation[node : node + 1]])
+        which = numbers[untested[numbers]]
+        yield inputs[which], labels[which]
 
 
 def _state_of_run(problem: Supervised, result: Result, run: int) -> tuple[Tensor, Tensor | None]:
