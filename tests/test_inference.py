@@ -159,6 +159,9 @@ def test_a_site_without_an_estimate_of_its_own_takes_part(nodes: int) -> None:
     estimates = found.sites.coefficient.to_numpy().reshape(nodes, -1)
     assert np.isnan(estimates).any(1).tolist() == [False] * (nodes - 1) + [True]
     assert np.isfinite(found.table.coefficient).all()
+    assert any(re.search("Random effects and I2 of .*ward=icu.* are those without own, ", note) for note in found.notes)
+    silent = dry_run.connect(dnasa.topology.complete(3), None, None, [name, "rome", "turin"])
+    fit("logistic", {name: frames[name]}, "died", network=silent)  # the other sites may have what is missing here
 
 
 def test_messy_tables_are_recoded_first_and_a_dry_run_sends_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

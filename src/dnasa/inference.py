@@ -265,9 +265,9 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
         start[:, 0] = np.log(total.target.moments.mean)
     everyone = np.ones((1, len(counts)), bool)
     (found,) = maximize(partial(sums, everyone), start)
-    if lost := [
-        name for name, is_lost in zip(design.names, design.unknown(found), strict=True) if is_lost and name != INTERCEPT
-    ]:
+    lost = [name for name, is_lost in zip(design.names, design.unknown(found), strict=True) if is_lost and name != INTERCEPT]
+    dry = network.processes.names and not network.processes.own_folders  # other sites may have what is missing here
+    if lost and not dry:
         raise InputError(
             f"There is no estimate for {', '.join(lost)}: a column is constant or follows from others, all rows of a "
             "category, or beyond some value, have the same target, or a value is far from all others. Correct values, merge "
@@ -299,6 +299,9 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
         for each in tables
         if each.left_out
     ]
+    for site, lacks in by_site[by_site.coefficient.isna()].groupby("site", sort=False) if len(by_site) else ():
+        inputs = ", ".join(lacks.input)
+        notes.append(f"Random effects and I2 of {inputs} are those without {site}, whose rows alone give no estimate.")
     warned = [sentence for each in tables for sentence in each.warnings] + agreement.warnings(
         summaries, recode.named if recode else ()
     )

@@ -32,9 +32,10 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     assert r"\toprule" in table
     assert (
         r"\caption{Test loss on least squares: 4 nodes, exact graph, 20 steps, 2 mixing rounds per exchange, mean $\pm$ std "
-        r"over 2 seeds. Bold: the best result and its equals; with fewer than 5 seeds, differences are not tested. Stepsize "
-        r"schedule: constant. $^\dagger$~The stepsize is at an edge of its grid. --: no stepsize needed. MB is what each node "
-        r"sent. vs.\ best: mean paired difference and its 95\% confidence interval ($t$ distribution).}" in table
+        r"over 2 seeds. Bold: the best result and its equals; with fewer than 5 seeds, differences are not tested. Schedule of "
+        r"the tuned stepsizes: constant. $^\dagger$~The stepsize is at an edge of its grid. --: no stepsize needed. "
+        r"MB is what each node sent. vs.\ best: mean paired difference and its 95\% confidence interval ($t$ distribution).}"
+        in table
     )
     assert r"\label{tab:a}" in table
     captions = [(tmp_path / "a" / f"{name}.tex").read_text() for name in ("curves", "stepsizes")]

@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
+from launching import PATIENCE
 from rich.console import Console
 
 from dnasa.cli import rendering
@@ -26,6 +28,16 @@ def test_a_narrow_terminal_breaks_no_words(width: int, monkeypatch: pytest.Monke
     assert words <= {*shown.split()}
     assert shown.count("method") == shown.count("┏") == {50: 4, 80: 2, 300: 1}[width]  # the first column is in each
     assert shown.count("A title") == 1
+
+
+def test_output_that_nobody_reads_does_not_end_a_run(tmp_path: Path) -> None:
+    words = "train --problem least_squares --nodes 2 --steps 20 --out"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dnasa", *words.split(), tmp_path / "a"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()  # type: ignore[union-attr]
+    assert (process.wait(PATIENCE), process.stderr.read()) == (0, b"")  # type: ignore[union-attr]
+    assert (tmp_path / "a" / "x.safetensors").exists()
 
 
 def test_the_environment_says_how_long_the_lines_of_a_file_are(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -118,6 +118,17 @@ def drawn(graph: Topology | Changing, path: Path) -> Any:
     return axes[0, 0]
 
 
+def test_every_edge_of_a_torus_can_be_seen() -> None:
+    graph = topology.torus(16)
+    places = {i: np.array(place) for i, place in plots._positions("torus", 16).items()}
+    for i, j in graph.graph.edges:
+        along = places[j] - places[i]
+        for k in {*places} - {i, j}:
+            to = places[k] - places[i]
+            off = abs(along[0] * to[1] - along[1] * to[0]) / np.hypot(*along)
+            assert off > 0.1 or not 0 < to @ along < along @ along, (i, j, k)
+
+
 GRAPHS = ("ring", "ladder", "star", "path", "grid", "torus", "complete", "exponential", "exact")
 
 

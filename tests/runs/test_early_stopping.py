@@ -140,7 +140,7 @@ def train(*words: object) -> str:
 
 def test_a_saved_run_has_the_tests_of_its_best_model_and_is_repeated(tmp_path: Path) -> None:
     own = ["--data", table(tmp_path / "t.csv", 160), "--target", "y", "--nodes", 2, "--steps"]
-    more = "may get better with more --steps"
+    more = "more --steps may lower it"
     easy = tmp_path / "easy.csv"
     easy.write_text("\n".join(["x,y", *(f"{i},{'yes' if i > 80 else 'no'}" for i in range(160))]))
     learning = ["--data", easy, *own[2:], 20, "--evaluate", 5, "--early-stopping"]

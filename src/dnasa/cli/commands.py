@@ -199,7 +199,7 @@ def show_topology(
     for t, each in enumerate(graph.each if graph.nodes <= 16 else ()):
         if each is not graph:
             print_line(f"W of step {t}:")
-        with np.printoptions(precision=3, suppress=True, linewidth=160):
+        with np.printoptions(precision=3, suppress=True, linewidth=rendering.width(160)):
             print_line(str(each.sparse.toarray()))
     if plot:
         from dnasa.comparing.plots import draw_topology, panels, save_figure

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dnasa.runs.result import Result
 
 FORMATS = ("png", "pdf", "svg")
-RESULTS = {f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in (*FORMATS, "tex")} | {"table.tex"}
+RESULTS = {f"{name}.{kind}" for name in ("curves", "stepsizes", "networks") for kind in (*FORMATS, "tex")} | {"table.tex"}
 
 
 def formats(text: str, style: str = "screen") -> list[str]:

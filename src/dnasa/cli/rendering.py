@@ -4,7 +4,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,17 @@ if TYPE_CHECKING:
     from dnasa.runs.result import Result
     from dnasa.topology import Topology
 
+
+class Output(Console):
+    """The standard output, or nothing once whoever read it has gone: a run goes on."""
+
+    def on_broken_pipe(self) -> None:
+        with suppress(SystemExit):
+            super().on_broken_pipe()
+
+
 # mpirun gives its processes a terminal, whatever its own output is
-console = Console() if networks.detect() == "simulated" else Console(color_system=None)
+console = Output() if networks.detect() == "simulated" else Output(color_system=None)
 SHORT = 22  # letters of a cell that stays in one line
 CONTROL = dict.fromkeys({*range(32), *range(127, 160)} - {*b"\t\n"}, "?")
 MOST_DECIMALS = 4  # with which a column of numbers is aligned
@@ -38,6 +47,11 @@ COLUMNS = (  # of a history, those that are printed
 def is_limited() -> bool:
     """Whether lines have a width: that of the terminal, or of the variable COLUMNS."""
     return console.is_terminal or "COLUMNS" in os.environ
+
+
+def width(most: int) -> int:
+    """How many letters a line has room for."""
+    return min(most, console.width) if is_limited() else most
 
 
 def print_line(text: str) -> None:
@@ -64,7 +78,7 @@ def print_table(table: "pd.DataFrame | Mapping[str, Any]", title: str) -> None:
 
     On a narrow terminal, columns that do not fit without breaking words are in further tables.
     """
-    wide = console if is_limited() else Console(width=max(console.width, 170), quiet=console.quiet)
+    wide = console if is_limited() else Output(width=max(console.width, 170), quiet=console.quiet)
     heading: Text | None = Text(printable(title))
     if isinstance(table, Mapping):
         out = Table(title=heading, show_header=False)
@@ -218,7 +232,7 @@ def print_kept(result: "Result") -> None:
             f"step {last}."
         )
         if max(kept_steps(result.history)) >= before:
-            print_line("The validation loss has not risen yet: the model may get better with more --steps.")
+            print_line("The validation loss has not risen yet: more --steps may lower it.")
 
 
 def timing_line(result: "Result") -> str:

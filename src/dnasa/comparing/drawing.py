@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 AXES = {
-    "step": "step",
+    "step": "steps",
     "epochs": "passes over the data",
     "samples": "samples of all nodes",
     "mb_per_node": "MB sent per node",
@@ -45,6 +45,7 @@ MARKS = "markers above the axis: a run diverged"
 WORSE = "far worse results are off the axis"
 BEYOND = "hollow markers on the edge: results off the axis"
 NUMBERS = ["mean", "low", "high"]
+EDGE = 0.02  # of a horizontal axis, so that the first and last markers are whole
 MARGIN = 0.05  # of the values, above and below them
 GROWN = 10  # times the first value: more is beyond the axis
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
@@ -73,7 +74,7 @@ def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: 
     if is_wide([rows[x].max() for _, rows in lines if not rows.diverged.any()]):
         _stretch(axis)  # one method sends far more than another
     elif (table[x] > 0).any():
-        axis.set_xlim(0, table[x].max())
+        axis.set_xlim(-EDGE * table[x].max(), (1 + EDGE) * table[x].max())
     focus(axis, known)
     _name_marks(axis)
 
@@ -118,7 +119,7 @@ def _stretch(axis: "Axes") -> None:
         return
     first = places[places > 0].min() / 1.1
     axis.set_xscale("log", nonpositive="mask")
-    axis.set_xlim(first, 1.1 * np.nanmax(places))
+    axis.set_xlim(first, (np.nanmax(places) / first) ** EDGE * np.nanmax(places))
     name_decades(axis.xaxis)
     for line in axis.lines:
         if line.get_label() == "_diverged":  # perhaps at 0

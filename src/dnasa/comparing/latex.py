@@ -8,18 +8,18 @@ import pandas as pd
 
 from dnasa.comparing import tables
 from dnasa.comparing.plots import LABELS, SYMBOLS, common_schedules, short_labels
-from dnasa.comparing.statistics import with_the_best
+from dnasa.comparing.statistics import TESTED, with_the_best
 from dnasa.problems.metrics import in_percent, larger_is_better
 
 SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 SIGNS |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 NOTHING = "--"
 AT_EDGE = r"$^\dagger$"
+COMMANDS = r"\\phantom\{[^}]*\}\}?|\\[a-zA-Z]+|[\\{}$^]"
 METHOD, ETA, MEGABYTES, INTERVAL = "Method", r"$\eta$", "MB", r"vs.\ best (95\% CI)"  # headers
 # Only where it is too wide; \dimexpr, since the package calc does not expand \ifdim.
 SHRUNK = r"\resizebox{\dimexpr\ifdim\width>\linewidth\linewidth\else\width\fi\relax}{!}{%"
-TESTED = 5  # seeds, below which a paired test finds next to nothing
-NARROW = 5  # columns of a table, beyond which it spans both columns of a paper
+NARROW = 56  # letters of a row that fit into one column of a paper
 
 
 Columns = Mapping[str, Sequence[str]]  # the cells of each column by its header, all in LaTeX
@@ -28,10 +28,11 @@ Columns = Mapping[str, Sequence[str]]  # the cells of each column by its header,
 def table(columns: Columns, caption: str, name: str, comments: Sequence[str] = ()) -> str:
     """A table that is referred to as tab:name.
 
-    It shrinks to the width of the text. With more than five columns it spans both columns of a paper. Comments are sentences
-    for the text of the paper.
+    It shrinks to the width of the text. If it is wide, it spans both columns of a paper. Comments are sentences for the text of
+    the paper.
     """
-    environment = "table*" if len(columns) > NARROW else "table"
+    letters = sum(2 + max(len(re.sub(COMMANDS, "", cell)) for cell in (name, *cells)) for name, cells in columns.items())
+    environment = "table*" if letters > NARROW else "table"
     form = "l" + "r" * (len(columns) - 1)
     body = pd.DataFrame(columns).to_latex(index=False, escape=False, column_format=f"@{{}}{form}@{{}}")
     lines = [
@@ -57,15 +58,15 @@ def methods(variants: Sequence[tuple[str, str]]) -> list[str]:
 def schedule(choice: pd.DataFrame) -> str:
     """The schedule that all rules with a stepsize have, for a caption; empty where their names tell it."""
     names = common_schedules(zip(choice.rule, choice.schedule, strict=True))
-    return f"Stepsize schedule: {names[0]}" if len(names) == 1 else ""
+    return f"Schedule of the tuned stepsizes: {names[0]}" if len(names) == 1 else ""
 
 
 def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> list[str]:
     """Mean ± standard deviation of each row of `statistics.differences`, with a dagger where it is `at_edge` of a grid.
 
-    Bold are the best, equal ones, and what is `statistics.with_the_best`, unless so few seeds decide little.
+    Bold are the best, equal ones, and what is `statistics.with_the_best`.
     """
-    bold = tables.leaders(metric, rows) | (with_the_best(rows) & (rows.runs.max() >= TESTED))
+    bold = tables.leaders(metric, rows) | with_the_best(rows)
     cells, form = [], tables.form(metric, rows)
     for (_, row), is_bold in zip(rows.iterrows(), bold, strict=True):
         mean, sign, spread = tables.with_spread(metric, row, form).removesuffix(" %").partition(" ± ")

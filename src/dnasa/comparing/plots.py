@@ -363,7 +363,10 @@ def _positions(name: str, n: int) -> dict[int, Any]:
     rows = {"ladder": 2, "path": 1, "grid": squarest(n)[0], "torus": squarest(n)[0]}.get(name)
     if rows and n > 1:
         columns = n // rows
-        return {i: (i % columns, -(i // columns)) for i in range(n)}
+        bend = 0.2 if name == "torus" else 0.0  # or its edges from end to end would lie on the others
+        across, down = (columns - 1) / 2, (rows - 1) / 2
+        places = {i: (i % columns, i // columns) for i in range(n)}
+        return {i: (x + bend * (y - down) ** 2, -y - bend * (x - across) ** 2) for i, (x, y) in places.items()}
     return nx.shell_layout(range(n), [[0], range(1, n)] if name == "star" else [range(n)])
 
 

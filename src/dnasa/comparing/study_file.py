@@ -107,7 +107,7 @@ class Settings(Messages):
 class StudyFile(Settings):
     problems: Texts
     name: Name
-    figure: Literal["stepsizes", "curves"] = "stepsizes"
+    figure: Literal["stepsizes", "curves", "networks"] = "stepsizes"
     x: Literal["steps", "epochs", "samples", "bytes", "clock"] = "steps"
     problem: dict[str, Settings] = {}
     network: dict[Name, NetworkSettings] = {}

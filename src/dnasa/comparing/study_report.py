@@ -13,7 +13,7 @@ from dnasa import topology
 from dnasa.comparing import drawing, latex, tables
 from dnasa.comparing.budgets import PLACE
 from dnasa.comparing.comparison import AXES, Comparison
-from dnasa.comparing.plots import label, panel_list
+from dnasa.comparing.plots import label, panel_list, short_labels
 from dnasa.comparing.run_table import CONDITIONS
 from dnasa.comparing.statistics import VARIANT, with_the_best
 from dnasa.comparing.study_file import Cell, Study, source_name
@@ -60,7 +60,7 @@ class StudyReport:
         return pd.concat([_of_cell(cell, self._drawn(comparison)) for cell, comparison in self.cells], ignore_index=True)
 
     def _drawn(self, comparison: Comparison) -> pd.DataFrame:
-        return comparison.curves() if self.study.figure == "curves" else comparison.stepsizes()
+        return comparison.stepsizes() if self.study.figure == "stepsizes" else comparison.curves()
 
     def tables(self) -> dict[tuple[str, str], pd.DataFrame]:
         """The table as text, one part for each problem and budget: rows are rules, columns graphs and partitions."""
@@ -114,7 +114,7 @@ class StudyReport:
     def caption(self) -> str:
         """A caption for the figure."""
         cell = self.cells[0][0]
-        against = drawing.AXES[AXES[self.study.x]] if self.study.figure == "curves" else "the stepsize"
+        against = "the stepsize" if self.study.figure == "stepsizes" else drawing.AXES[AXES[self.study.x]]
         drawn = dict.fromkeys(sign for _, each in self.cells for sign in drawing.signs(self._drawn(each), each.metric))
         nodes, steps = (sorted({cell.settings[name] for cell, _ in self.cells}) for name in ("nodes", "steps"))
         *first, last = dict.fromkeys(self._source(cell) for cell, _ in self.cells)
@@ -147,17 +147,46 @@ class StudyReport:
         return lines
 
     def board(self) -> pd.DataFrame:
-        """Each rule's average rank for every budget, its distance from the best, and where it is best or tied; sorted."""
+        """Each rule's average rank for every budget, its distance from the best, and where it is best; sorted."""
         rows = self.numbers()
         ranks = _ranks(rows)
         by_budget = ranks.groupby("budget", sort=False).mean().T
-        methods = rows.assign(first=with_the_best(rows)).groupby(_names(rows))
-        table = by_budget.assign(**{"all": ranks.mean(), f"best or tied of {len(self.cells)}": methods["first"].sum()})
+        methods = rows.groupby(_names(rows))
+        table = by_budget.assign(**{"all": ranks.mean(), f"best of {len(self.cells)}": methods.best.sum()})
         if rows.metric.map(in_percent).all():
             table["points from the best"] = 100 * methods.difference.mean()
         return table.sort_values("all").rename_axis(columns=None).reset_index()
 
     def draw(self) -> "Figure":
+        figure = self._draw_networks() if self.study.figure == "networks" else self._draw_cells()
+        if self.study.quick:
+            figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
+        return figure
+
+    def _draw_networks(self) -> "Figure":
+        """A panel for each rule, with a curve for each network; problems and partitions have rows of their own."""
+        groups = dict.fromkeys((cell.problem, cell.partition) for cell, _ in self.cells)
+        methods = _methods(self.cells)
+        columns = current().columns(len(methods))
+        networks = dict.fromkeys((cell.network or cell.graph).replace("_", " ") for cell, _ in self.cells)
+        styles = drawing.line_styles([(name, None) for name in networks])
+        short = dict(zip(methods, short_labels(methods), strict=True))
+        places = [(group, method) for group in groups for method in methods]
+        figure, axes = panel_list(len(places), columns)
+        titles = []
+        for axis, ((problem, partition), method) in zip(axes, places, strict=True):
+            cells = [pair for pair in self.cells if (pair[0].problem, pair[0].partition) == (problem, partition)]
+            names = [(cell.network or cell.graph).replace("_", " ") for cell, _ in cells]
+            parts = [self._drawn(each).assign(network=name) for name, (_, each) in zip(names, cells, strict=True)]
+            rows = pd.concat(parts).query("rule == @method[0] and schedule == @method[1]")
+            rows = rows.assign(rule=rows.network, schedule=None, eta=np.nan)
+            drawing.draw_curves(axis, rows, AXES[self.study.x], cells[0][1].metric, styles)
+            where = [self._source(cells[0][0]), partition if self._varies else ""] if len(groups) > 1 else []
+            titles.append(", ".join(filter(None, (*where, short[method]))))
+        drawing.finish_panels(figure, axes, titles, [problem for (problem, _), _ in places])
+        return figure
+
+    def _draw_cells(self) -> "Figure":
         """A panel for each cell; those of a problem and partition are in rows of their own, if there are several."""
         groups = [[*group] for _, group in groupby(self.cells, lambda pair: (pair[0].problem, pair[0].partition))]
         widest = max(map(len, groups))
@@ -180,8 +209,6 @@ class StudyReport:
                 drawing.draw_stepsizes(axis, rows, comparison.metric, styles)
         titles = [f"{cell.source}, {self._place(cell)}".replace("_", "\N{NO-BREAK SPACE}") for cell, _ in self.cells]
         drawing.finish_panels(figure, axes, titles, [cell.problem for cell, _ in self.cells])
-        if self.study.quick:
-            figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
         return figure
 
 

@@ -19,7 +19,7 @@ COLUMN = 234 / POINTS  # inches, the width of a column in most journals
 NARROWEST, WIDEST = 2.0, 20.0
 TALLEST, PROPORTION = 3.0, 0.585  # a row of panels: in inches, and as a part of the figure's width
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
-MARKERS: tuple[Any, ...] = (*"osD^vP*<>d",)
+MARKERS: tuple[Any, ...] = (*"osD^vP*<>d", (3, 1, 0), (4, 1, 0), (3, 1, 180), (4, 1, 45), (6, 1, 0), *"1234|")
 OWN_MARKERS: tuple[Any, ...] = (*"Xph+x", (5, 2, 0))  # of rules that are not built in
 # of rules that are not built in: far from each other and from the default rules, also in grey where dashes are the same
 OWN_COLORS = "#ff7777 #000000 #998800 #0000ff #bb5500 #cc99dd".split()

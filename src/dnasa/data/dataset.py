@@ -1,5 +1,6 @@
 """What is trained on: rows for training and for testing."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -55,6 +56,15 @@ class Dataset(NamedTuple):
     row_numbers: Sequence[int] = ()
     shards: Sequence[np.ndarray] = ()
     altered: str = ""
+
+    @property
+    def informative(self) -> int:
+        """How many training rows of all nodes are not in the most frequent class; of a regression, all."""
+        sites = [Counter(site.target.rows_of_classes) for site in self.sites]
+        counts = sum(sites, Counter()) if self.sites else Counter(self.labels.ravel().tolist())
+        if self.encoding is not None and self.encoding.task == "regression":
+            return sum(site.rows for site in self.sites) or len(self.labels)
+        return counts.total() - max(counts.values(), default=0)
 
     @property
     def title(self) -> str:

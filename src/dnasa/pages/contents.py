@@ -204,12 +204,13 @@ def tests(path: Path, sites: Sequence[str], threshold: float | None) -> dict[str
         return None
     shown = tables(path, found, sites, threshold)
     matrix = shown.pop("Confusion matrix", None)
+    rounded = f"Counts in the cohort, but those of rows, are rounded to multiples of {found.min_count}."
     counts = [] if matrix is None else matrix.iloc[:, 1:].to_numpy().tolist()
     return {
         "confusion": {"names": list(map(text, found.names)), "counts": counts} if counts else None,
         "tables": [_table(title, frame) for title, frame in shown.items()],
         "curves": [_curve(*curve) for curve in results.curves(found, sites)],
-        "notes": list(map(text, results.remarks(found, sites))),
+        "notes": [*map(text, results.remarks(found, sites)), *([rounded] if "Cohort" in shown else [])],
     }
 
 

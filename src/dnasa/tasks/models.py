@@ -22,6 +22,7 @@ from dnasa.problems.stored import as_inputs, as_tensor
 
 Shape = Sequence[int]  # of one row of inputs
 Maker = Callable[[], nn.Module]
+ENOUGH = 20  # training rows of the rarer classes for each input, from which on a perceptron predicts better than a line
 USER_FUNCTION = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 
 
@@ -40,7 +41,7 @@ def parse(text: str) -> tuple[str, list[str]]:
 
 
 def default(rows: Dataset) -> str:
-    """LeNet for 28 x 28 images, a residual net for others, GPT for text, a perceptron for tables."""
+    """LeNet for 28 x 28 images, a residual net for others, GPT for text, a perceptron for tables or, with few rows, linear."""
     if rows.vocabulary:
         return "gpt"
     if rows.inputs.shape[1:] == (1, 28, 28) and rows.outputs <= 10:
@@ -49,7 +50,9 @@ def default(rows: Dataset) -> str:
         return "resnet"
     if rows.inputs.ndim != 2:
         raise InputError(f"There is no default model for inputs of shape {rows.inputs.shape[1:]}: give your own.")
-    return "mlp:32" if (rows.name, rows.source) == ("digits", "scikit-learn") else "mlp:64"
+    if (rows.name, rows.source) == ("digits", "scikit-learn"):
+        return "mlp:32"
+    return "linear" if rows.encoding and rows.informative < ENOUGH * rows.inputs.shape[1] else "mlp:64"
 
 
 def make(text: str, rows: Dataset) -> Maker:

@@ -1,6 +1,5 @@
 """From options by name to the problem that is trained, as `dnasa train`, `dnasa compare` and `dnasa study` take them."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -232,9 +231,7 @@ def few_events(rows: Dataset) -> str:
     """A warning where validation has few rows of the rarer classes, by what the sites have told each other of their rows."""
     if rows.strata is None:
         return ""
-    sites = [Counter(site.target.rows_of_classes) for site in rows.sites if tenth(site.rows) >= site.min_count]
-    counts = sum(sites, Counter()) if rows.sites else Counter(rows.labels.tolist())
-    events = (counts.total() - max(counts.values(), default=0)) // 10
+    events = rows._replace(sites=tuple(site for site in rows.sites if tenth(site.rows) >= site.min_count)).informative // 10
     few = f"Early stopping judges by about {events} rows of the rarer classes, and fewer than {FEW_EVENTS} say little"
     return "" if events >= FEW_EVENTS else f"{few}: --model linear --no-early-stopping depends less on chance."
 
