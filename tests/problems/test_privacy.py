@@ -322,6 +322,7 @@ def test_the_default_with_hidden_layers_is_the_rule_for_much_noise(
     ("words", "message"),
     [
         ("--delta 1e-3", "--delta belongs to --epsilon"),
+        ("--again", "--again does nothing without --sites"),
         ("--epsilon 3 --early-stopping", "does not allow validation rows and early stopping"),
         ("--epsilon 3 --class-weight balanced", "does not allow class weights"),
         ("--epsilon 3 --problem spike", "--epsilon belongs to --data"),

@@ -252,6 +252,8 @@ def check_source(options: Options, explicit: Collection[str]) -> None:
     for other in ("shard_dir", "problem"):
         if getattr(options, other) is not None and "data" in explicit:
             raise InputError(f"--data and {flag(other)} cannot be combined: leave one of them out.")
+    if options.again and options.sites is None:
+        raise InputError("--again does nothing without --sites: leave it out.")
     if options.epsilon is None and options.delta is not None:
         raise InputError("--delta belongs to --epsilon: give both.")
     if options.shard_dir is not None and "partition" in explicit:
