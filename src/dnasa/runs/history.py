@@ -150,7 +150,9 @@ class Recorder:
             local = {name: a for name, a in local.items() if not name.startswith("test_")}  # of many models, they tell of rows
         for name in set(local).intersection(COLUMNS):
             raise InputError(f"The problem measures '{name}', a column of every history: give its metric another name.")
-        evaluated = {name: self.network.mean(a[..., None, None])[..., 0] for name, a in local.items() if name != "gradient"}
+        numbers = {name: a[..., None, None] for name, a in local.items() if name != "gradient"}
+        means = self.network.mean(concatenate([*numbers.values()], axis=-1)) if numbers else mean  # in one exchange
+        evaluated = {name: means[..., i] for i, name in enumerate(numbers)}
         if "gradient" in local:
             evaluated["gradient"] = self.network.mean(local["gradient"][..., None, :])
         prox = None if problem.prox is None else checked(problem.prox)
