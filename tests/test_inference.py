@@ -267,6 +267,11 @@ def test_two_fits_of_a_site_differ_in_no_row_or_in_five(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="in 2: "):
         fitted(lab(7))  # compared with the second
     fitted(lab(7), again=True)
+    frame["days"] = np.arange(len(frame)) + 1.0
+    ledger = Ledger(tmp_path)
+    fit("cox", {"bonn": frame}, "died", "days", network=network, ledger=ledger)
+    with pytest.raises(InputError, match="in 1: "):
+        fit("cox", {"bonn": frame.assign(days=frame.days.where(frame.index > 0, 99))}, "died", "days", ledger=ledger)
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,8 @@ def fit(
             rows = without_columns(rows, drop_columns, id_column, path.name, may_be_absent=True)
             tables.append(_complete(site, rows, kind, time, min_count, least=min_count if ledger else 1))
             if ledger is not None:
-                ledger.check(tables[-1].rows, min_count)
+                used = tables[-1].rows
+                ledger.check(used._replace(features=(*used.features, time)) if time else used, min_count)
     network = network or Network(len(tables), lambda messages, k: messages, lambda a: a.mean(-2))
     return _fit(kind, tables, time, network, recode, min_count)
 

@@ -170,6 +170,8 @@ def test_a_site_tells_of_the_same_rows_or_of_five_others(tmp_path: Path) -> None
         read(pd.concat([table.assign(age=table.age.where(table.index > 30, table.age.round())), table[:1]]))
     assert len(told) == 2
     assert first.ledger.untested(record=True).all()
+    exports = table.assign(more=table.age**2), table.assign(age=table.age.astype(np.float32)), table.drop(columns="ward")
+    assert [read(export, again=True).ledger._replace(again=False).untested().any() for export in exports] == [False] * 3  # type: ignore[union-attr]
     read(table.sample(frac=1, random_state=0))  # the same rows
     units: Any = {"units": {"age": {"factor": 12}}, "labels": {"n": "no", "m": "yes"}}
     for options in ({}, {"drop_columns": "ward"}, {"id_column": "age"}, {"recode": units}):
@@ -186,10 +188,34 @@ def test_a_site_tells_of_the_same_rows_or_of_five_others(tmp_path: Path) -> None
     assert all((keys / name).stat().st_mode & 0o777 == 0o600 for name in ("told.json", "tested.json"))
 
 
+def test_many_changed_columns_do_not_hide_that_a_row_went(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labs = pd.DataFrame(rng.normal(size=(100, 8))).add_prefix("lab").mask(rng.random((100, 8)) < 0.22)
+    table = pd.DataFrame({"age": rng.normal(60, 9, 100), "y": ["n", "m"] * 50}).join(labs)
+    filled = (from_frame(table.fillna(labs.agg(how)), "y", "the table") for how in ("median", "mean"))
+    ledger, (first, second) = Ledger(tmp_path), filled
+    ledger.check(first, 5)
+    ledger.check(second, 5)
+    with pytest.raises(InputError, match="in 1: "):
+        ledger.check(second.take(np.arange(99)), 5)
+    others = pd.DataFrame({"age": rng.normal(60, 9, 100), "y": ["n", "m"] * 50, "lab0": rng.normal(size=100)})
+    ledger.check(from_frame(others.assign(y=["n"] * 48 + ["m"] * 52), "y", "the table"), 5)  # of other patients
+
+
+@pytest.mark.parametrize("values", [(0, 1), (1, 2)])
+def test_counts_of_either_of_two_numbers_are_rounded(values: tuple[int, int]) -> None:
+    sums = {}
+    for rare in range(10, 16):
+        frame = pd.DataFrame({"code": [values[1]] * rare + [values[0]] * (400 - rare), "y": ["n", "m"] * 200})
+        moments = summarize(from_frame(frame, "y", "t"), from_frame(frame[:5], "y", "t"), None, 5).columns[0].moments
+        sums[rare] = round(moments.mean * 400) - 400 * values[0]
+    assert sums == {10: 10, 11: 10, 12: 10, 13: 15, 14: 15, 15: 15}
+
+
 def test_a_site_tells_of_the_same_images_or_of_five_others(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     images = Rows(rng.integers(0, 9, (30, 4, 4), np.uint8), pd.Series([0, 1] * 15, name="label"))
-    ledger = Ledger(tmp_path, tests=images)
+    ledger = Ledger(tmp_path, table=images, tests=images)
     ledger.check(images, 5)
     with pytest.raises(InputError, match="in 1: "):
         ledger.check(images.take(np.arange(29)), 5)

@@ -135,7 +135,9 @@ def compare(context: typer.Context, options: Options) -> None:
             "curves": (comparison.draw_curves, comparison.curves()),
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
-        words = title(graph=f"{graph.name} graph"), options.out.resolve().name
+        model = f", model {source.model}" if source.model else ""
+        setting = f"{title(graph=f'{graph.name} graph')}{model}, batches of {source.problem.batch} per node"
+        words = setting, options.out.resolve().name
         latex: Any = {f"{name}.tex": partial(comparison.caption, name, words[0]) for name in figures}
         latex["table.tex"] = partial(comparison.latex, *words)
         pictures.save_results(options.out, figures, comparison.summary(), latex if options.latex else {}, kinds, options.style)
@@ -182,7 +184,7 @@ def reproduce(
 
 
 @app.command("topology")
-@takes("nodes", "weights", "plugin")
+@takes("nodes", "weights", "plugin", "style")
 def show_topology(
     name: Annotated[str, typer.Argument(help=f"The graph: {GRAPHS}.")],
     options: Options,
@@ -203,12 +205,14 @@ def show_topology(
             print_line(str(each.sparse.toarray()))
     if plot:
         from dnasa.comparing.plots import draw_topology, panels, save_figure
+        from dnasa.comparing.style import context as drawn_in
 
         if graph.nodes > 2000:
             raise InputError(f"A drawing of {graph.nodes:,} nodes shows nothing: use at most 2,000 with --plot.")
-        figure, axes = panels(1)
-        draw_topology(axes[0, 0], graph)
-        print_line(f"Saved {save_figure(figure, plot)}.")
+        with drawn_in(options.style):
+            figure, axes = panels(1)
+            draw_topology(axes[0, 0], graph)
+            print_line(f"Saved {save_figure(figure, plot)}.")
 
 
 app.command("data")(show_data)

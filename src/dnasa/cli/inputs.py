@@ -1,9 +1,11 @@
 """From options to the objects that `solve` takes."""
 
 import json
+import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import typer
@@ -174,7 +176,10 @@ def told(begun: Begun, network: "Network") -> tuple["SourceOptions", range, Call
 def ledger(begun: Begun, network: "Network") -> "Ledger | None":
     from dnasa.data.ledger import Ledger
 
-    return None if begun.sites is None else Ledger(begun.sites.keys, network.processes.own_folders, begun.options.again)
+    if begun.sites is None:
+        return None
+    folder = Path(os.environ.get("DNASA_LEDGER") or begun.sites.keys)
+    return Ledger(folder, network.processes.own_folders, begun.options.again)
 
 
 def check_alone(begun: Begun, load: Callable[["Network"], T], check: Callable[[T], None]) -> None:

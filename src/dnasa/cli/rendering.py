@@ -226,13 +226,11 @@ def print_kept(result: "Result") -> None:
     for line in tables.notes(result.settings):
         print_line(line)
     if steps := ", ".join(map(str, kept_steps(result.history))):
-        *_, before, last = [0, *map(int, sorted(result.history.step.unique()))]
+        last = int(result.history.step.max())
         print_line(
             f"The model of step {steps} is kept, the last with a validation loss within 1 % of the smallest; the run ended at "
             f"step {last}."
         )
-        if max(kept_steps(result.history)) >= before:
-            print_line("The validation loss has not risen yet: more --steps may lower it.")
 
 
 def timing_line(result: "Result") -> str:

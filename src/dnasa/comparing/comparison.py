@@ -176,7 +176,7 @@ class Comparison:
                 columns[latex.INTERVAL] = latex.intervals(metric, summary)
         missing = ["a run diverged"] if any(latex.NOTHING in columns.get(name, ()) for name in EMPTY) else []
         caption = latex.caption(self.metric, title, len(self.selection.reported), columns, self.choice, missing)
-        return latex.table(columns, caption, name, self.notes())
+        return latex.table(columns, f"{caption} {latex.text(self._chosen_by())}.", name, self.notes())
 
     def caption(self, figure: str, title: str = "") -> str:
         """The caption of a figure.
@@ -189,7 +189,7 @@ class Comparison:
         if figure == "curves":
             table, against = self.curves(), " and ".join(drawing.AXES[column] for column in self._columns())
         words = ["; ".join(drawing.signs(table, self.metric)), latex.schedule(self.choice), self._chosen_by()]
-        return latex.figure_caption([self.metric], title, len(self.selection.reported), against, words)
+        return latex.figure_caption([self.metric], title, len(self.selection.reported), against, words, figure)
 
     def _chosen_by(self) -> str:
         return f"Stepsizes were chosen by {self.selection}" if self.tuned else "Nothing was tuned"

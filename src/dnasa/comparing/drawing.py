@@ -92,7 +92,8 @@ def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineS
     for variant, rows in lines:
         look: dict[str, Any] = looks[plots.label(*variant)]
         if rows.eta.isna().all():
-            axis.axhline(rows["mean"].iloc[0], **(look | {"marker": ""}))
+            above = 2.0 if look["linestyle"] == "-" else 2.1  # a dashed line shows over a solid one
+            axis.axhline(rows["mean"].iloc[0], **(look | {"marker": "", "zorder": above}))
             axis.axhspan(rows.low.iloc[0], rows.high.iloc[0], color=look["color"], alpha=0.15, linewidth=0)
             continue
         (line,) = axis.plot(rows.eta, rows["mean"], ms=current().marker, gid="points", **look)

@@ -12,6 +12,7 @@ from dnasa.comparing.statistics import TESTED, with_the_best
 from dnasa.problems.metrics import in_percent, larger_is_better
 
 SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "miniboone": "MiniBooNE"}
 SIGNS |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 NOTHING = "--"
 AT_EDGE = r"$^\dagger$"
@@ -41,13 +42,17 @@ def table(columns: Columns, caption: str, name: str, comments: Sequence[str] = (
         rf"\begin{{{environment}}}",
         r"\centering\small\setlength{\tabcolsep}{3pt}",
         rf"\caption{{{caption}}}",
-        rf"\label{{tab:{re.sub('[^a-zA-Z0-9-]+', '-', name)}}}",
+        rf"\label{{tab:{_key(name)}}}",
         r"\medskip",
         SHRUNK,
         f"{body.strip()}}}",
         rf"\end{{{environment}}}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return re.sub("[^a-zA-Z0-9-]+", "-", name)
 
 
 def methods(variants: Sequence[tuple[str, str]]) -> list[str]:
@@ -101,6 +106,7 @@ def sent(amounts: pd.Series) -> list[str]:
 
 def text(words: str) -> str:
     """Text with LaTeX's signs escaped; ±, R² and minus signs of numbers in math."""
+    words = re.sub(r"\b(mnist|cifar10|miniboone)\b", lambda match: NAMES[match[1]], words)
     escaped = "".join(SIGNS.get(sign, sign) for sign in words)
     escaped = escaped.replace("±", r"$\pm$").replace("R²", "$R^2$").replace(r" \%", r"~\%")
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)
@@ -128,14 +134,14 @@ def _capital(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def figure_caption(metrics: Sequence[str], title: str, seeds: int, against: str, notes: Sequence[str]) -> str:
-    """A caption for a figure: what is drawn, of which runs, and what its signs mean."""
+def figure_caption(metrics: Sequence[str], title: str, seeds: int, against: str, notes: Sequence[str], name: str) -> str:
+    """A caption for a figure that is referred to as fig:name: what is drawn, of which runs, and what its signs mean."""
     where, colon, setting = title.partition(": ")
     place = f" on {where}" if where else ""
     mean = f"mean over {seeds} seeds" if seeds > 1 else "one seed"
     what = f"{' and '.join(map(metric_title, metrics))}{place} against {against}, {mean}"
     sentences = [f"{_capital(words)}." for words in (what, colon and f"runs{colon}{setting}", *notes) if words]
-    return rf"\caption{{{text(' '.join(sentences).replace('_', ' '))}}}" + "\n"
+    return f"\\caption{{{text(' '.join(sentences).replace('_', ' '))}}}\n\\label{{fig:{_key(name)}}}\n"
 
 
 def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.DataFrame, missing: Iterable[str] = ()) -> str:
@@ -144,7 +150,7 @@ def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.Da
     place = f" on {title}" if title else ""
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     parts = [text(f"{_capital(metric_title(metric))}{unit}{place}, {spread}.".replace("_", " "))]
-    others = "and those that do not differ clearly from it (paired $t$-test)"
+    others = "and those that do not differ clearly from it (paired $t$-test, $p \\ge 0.05$)"
     if seeds < TESTED:
         others = f"and its equals; with fewer than {TESTED} seeds, differences are not tested"
     parts.append(f"Bold: the best result {others}.")

@@ -352,7 +352,8 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
     places = _positions(topology.name, n)
     nx.draw_networkx(graph, places, ax=axis, with_labels=False, node_color="#d62728", node_size=size, **style)
     words = (topology.name, topology.parameters, f"$n$ = {n}", topology.mixing.replace("rho", r"$\rho$"))
-    axis.set_title(", ".join(filter(None, words)), fontsize=current().font)
+    if not current().printed:  # where a caption says it
+        axis.set_title(", ".join(filter(None, words)), fontsize=current().font)
     axis.set_aspect("equal", adjustable="datalim")  # a path is flat
     axis.axis("off")
 

@@ -212,6 +212,8 @@ def _study(file: StudyFile, only: Sequence[str], quick: bool, device: str) -> St
             if name in PROBLEMS:
                 raise InputError(f"problem.{name}.{key} has no effect: {name} has no data. Leave it out.")
     cells = [cell for problem in only or file.problems for cell in _cells(problem, file, quick)]
+    if file.x == "clock" and (unclocked := [cell for cell in cells if not cell.settings["clock"]]):
+        raise InputError(f'x = "clock" needs links, and {unclocked[0].title} has none: add clock = "links.toml", or a table.')
     if len({cell.folder for cell in cells}) < len(cells):
         raise InputError("two problems of this study have the same name: rename one of the files.")
     return Study(f"{file.name}-quick" if quick else file.name, cells, file.figure, file.x, quick, device)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import cycle, groupby
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from dnasa.comparing.plots import label, panel_list, short_labels
 from dnasa.comparing.run_table import CONDITIONS
 from dnasa.comparing.statistics import VARIANT, with_the_best
 from dnasa.comparing.study_file import Cell, Study, source_name
-from dnasa.comparing.style import current
+from dnasa.comparing.style import DASHES, MARKERS, OWN_COLORS, current
 from dnasa.problems.metrics import in_percent, larger_is_better
 from dnasa.rules.registry import split_schedule
 from dnasa.topology.rounds import count_rounds
@@ -109,7 +109,7 @@ class StudyReport:
         caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], columns, choice, missing)
         name = "-".join(filter(None, (self.study.name, source_name(cell.problem), cell.budget)))
         networks = latex.text(f"Networks: {_networks(cells)}.".replace("_", " "))
-        return latex.table(columns, f"{caption} {networks}", name, [_chosen_by(cells)])
+        return latex.table(columns, f"{caption} {latex.text(_chosen_by(cells))} {networks}", name)
 
     def caption(self) -> str:
         """A caption for the figure."""
@@ -125,7 +125,7 @@ class StudyReport:
         words = ["; ".join(drawn), f"Networks: {_networks(self.cells)}", links, schedule]
         words.append(_chosen_by(self.cells).rstrip("."))
         metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
-        return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words)
+        return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words, self.study.name)
 
     def notes(self) -> list[str]:
         """How stepsizes were chosen, the networks, what the marks of the table mean, and average ranks over several cells."""
@@ -167,9 +167,13 @@ class StudyReport:
         """A panel for each rule, with a curve for each network; problems and partitions have rows of their own."""
         groups = dict.fromkeys((cell.problem, cell.partition) for cell, _ in self.cells)
         methods = _methods(self.cells)
-        columns = current().columns(len(methods))
+        fitting = current().columns(len(methods))
+        columns = ceil(len(methods) / ceil(len(methods) / fitting))
         networks = dict.fromkeys((cell.network or cell.graph).replace("_", " ") for cell, _ in self.cells)
-        styles = drawing.line_styles([(name, None) for name in networks])
+        looks = zip(networks, cycle(OWN_COLORS), cycle(DASHES), cycle(MARKERS), strict=False)
+        styles = {
+            name: {"label": name, "color": color, "linestyle": dash, "marker": marker} for name, color, dash, marker in looks
+        }
         short = dict(zip(methods, short_labels(methods), strict=True))
         places = [(group, method) for group in groups for method in methods]
         figure, axes = panel_list(len(places), columns)
@@ -231,6 +235,7 @@ def _chosen_by(cells: Cells) -> str:
 def _networks(cells: Cells) -> str:
     """The weights, rounds and compression of each network; for one problem, also what a node sends."""
     facts, one_problem = {}, len({cell.problem for cell, _ in cells}) == 1
+    several = len(_all_links(cells)) > 1
     for cell, comparison in cells:
         settings, sent = cell.settings, comparison.sent()
         graph = topology.make(cell.graph, settings["nodes"], settings["weights"])
@@ -242,19 +247,28 @@ def _networks(cells: Cells) -> str:
             settings["compress"] or "",
             CONDITIONS["drop"].format(settings["drop"]) if settings["drop"] else "",
             f"{sent.min():.3g} to {sent.max():.3g} MB per node" if one_problem and len(sent) else "",
+            _link(settings["clock"]) if several else "",
         ]
         facts[cell.network or cell.graph] = ", ".join(filter(None, parts))
     return "; ".join(f"{name} ({words})" for name, words in facts.items())
 
 
 def _links(cells: Cells) -> str:
-    """The links of predicted seconds; empty where none are predicted."""
-    found: dict[str, None] = {}
-    for clock in filter(None, (cell.settings["clock"] for cell, _ in cells)):
-        ends = {key: dict.fromkeys((f"{np.min(value):g}", f"{np.max(value):g}")) for key, value in clock.items()}
-        bandwidth, latency, compute = (" to ".join(ends[key]) for key in ("bandwidth", "latency", "compute"))
-        found[f"{bandwidth} Mbit/s, latency {latency} ms, {compute} s per gradient"] = None
-    return f"Links: {'; '.join(found)}" if found else ""
+    """The links of predicted seconds; empty where none are predicted, or where each network has its own."""
+    found = _all_links(cells)
+    return f"Links: {found[0]}" if len(found) == 1 else ""
+
+
+def _all_links(cells: Cells) -> list[str]:
+    return list(dict.fromkeys(filter(None, (_link(cell.settings["clock"]) for cell, _ in cells))))
+
+
+def _link(clock: dict[str, Any] | None) -> str:
+    ends = {key: dict.fromkeys((f"{np.min(value):g}", f"{np.max(value):g}")) for key, value in (clock or {}).items()}
+    if not ends:
+        return ""
+    bandwidth, latency, compute = (" to ".join(ends[key]) for key in ("bandwidth", "latency", "compute"))
+    return f"{bandwidth} Mbit/s, latency {latency} ms, {compute} s per gradient"
 
 
 def _table(cells: Cells, place: Callable[[Cell], str]) -> pd.DataFrame:

@@ -17,7 +17,9 @@ from dnasa.files import read_json, refusing_damage, write_durably
 
 TOLD, TESTED = "told.json", "tested.json"  # in the folder of the site's keys, which they never leave
 KEPT = 0.5  # a column of which fewer values are the same was changed as a whole, as by other units
-SAME = 0.2  # of the rows of the same table, at least, are equal in all other columns
+UNIQUE = 0.5  # columns of which so many rows have values of their own identify them
+SAME = 0.2  # two tables of which fewer rows are equal in columns that identify them have nothing to do with each other
+FLAG = "tested"  # which rows of a table were
 Marks = Mapping[str, Sequence[str]]  # for each column, a mark of each row's value
 
 
@@ -28,12 +30,13 @@ class Ledger(NamedTuple):
         folder: That of the site's keys.
         sends: Whether anything is about to leave.
         again: Whether the owner lets more leave of rows that were tested before, or that differ in few from earlier ones.
-        tests: The rows that are tested after the training.
+        table: The rows of the site from which `tests` are taken, those that are tested after the training.
     """
 
     folder: Path
     sends: bool = True
     again: bool = False
+    table: Rows | None = None
     tests: Rows | None = None
 
     def check(self, rows: Rows, min_count: int) -> None:
@@ -53,12 +56,20 @@ class Ledger(NamedTuple):
 
     def untested(self, record: bool = False) -> np.ndarray:
         """Which of the test rows no earlier run has tested; with `record`, they are tested now."""
+        if self.tests is None or self.table is None:
+            return np.zeros(0, bool)
         salt, earlier = self._read(TESTED)
-        own = row_marks(self.tests, salt) if self.tests is not None else []
-        known = {mark for each in earlier for mark in each["row"]}
-        if record and self.sends and not known.issuperset(own):
-            self._write(TESTED, salt, [{"row": sorted(known.union(own))}])
-        return np.array([self.again or mark not in known for mark in own], bool)
+        own, places = raw_marks(self.table, salt), self.table.labels.index.get_indexer(self.tests.labels.index)
+        tested = np.zeros(len(self.table.labels), bool)
+        for flags, each in ((np.array(each[FLAG]) == "1", {n: a for n, a in each.items() if n != FLAG}) for each in earlier):
+            kept = kept_columns(own, each)
+            if kept and identify(together := joined([own[name] + each[name] for name in kept])):
+                tested |= np.isin(together[: len(tested)], together[len(tested) :][flags])
+        if record and self.sends:
+            now = np.zeros(len(tested), int)
+            now[places] = 1
+            self._write(TESTED, salt, [*earlier, own | {FLAG: [str(flag) for flag in now]}])
+        return ~tested[places] | self.again
 
     def _read(self, name: str) -> tuple[str, list[dict[str, list[str]]]]:
         path = self.folder / name
@@ -77,7 +88,7 @@ class Ledger(NamedTuple):
             raise InputError(f"Cannot write {path}, which says what left this site: {error.strerror}.") from error
 
 
-def marks(rows: Rows, names: Iterable[str], salt: str) -> Marks:
+def marks(rows: Rows, names: Iterable[str], salt: str) -> dict[str, list[str]]:
     """Those of these columns and the label; an array has one for the whole row."""
     if not rows.features:
         pairs = zip(rows.inputs, rows.labels.tolist(), strict=True)
@@ -86,39 +97,61 @@ def marks(rows: Rows, names: Iterable[str], salt: str) -> Marks:
     return {name: marks_of(column, salt) for name, column in columns.items()}
 
 
-def row_marks(rows: Rows, salt: str) -> list[str]:
-    """A mark for each row of the user's table, whatever is dropped, recoded or predicted."""
-    columns = {"": marks(rows, (), salt)["row"]} if rows.raw is None else {n: marks_of(rows.raw[n], salt) for n in rows.raw}
-    return [_mark(row, salt) for row in zip(*(columns[name] for name in sorted(columns)), strict=True)]
+def raw_marks(rows: Rows, salt: str) -> dict[str, list[str]]:
+    """Those of the user's table, whatever is dropped, recoded or predicted."""
+    if rows.raw is None:
+        return marks(rows, rows.features, salt)
+    return {str(name): marks_of(rows.raw[name], salt) for name in rows.raw}
 
 
 def marks_of(column: pd.Series, salt: str) -> list[str]:
-    """A mark for each value, the same for 3 and 3.0."""
-    values = column.astype(float) if column.dtype.kind in NUMERIC else to_words(column)
-    return [_mark(value, salt) for value in values.tolist()]
+    """A mark for each value, the same for 3 and 3.0, and in single precision."""
+    if column.dtype.kind in NUMERIC:
+        return [_mark(value, salt) for value in column.astype(np.float32).tolist()]
+    return [_mark(value, salt) for value in to_words(column).tolist()]
 
 
 def _mark(value: object, salt: str) -> str:
     return blake2b(f"{salt} {value}".encode(), digest_size=6).hexdigest()
 
 
+def joined(columns: Sequence[Sequence[str]]) -> np.ndarray:
+    """A number for each row, the same for rows that are equal in these columns."""
+    together = np.zeros(len(columns[0]), int)
+    for column in columns:
+        codes = pd.factorize(np.array(column, object))[0]
+        together = pd.factorize(together * (codes.max() + 1) + codes)[0]
+    return together
+
+
+def equal(pair: np.ndarray, rows: int) -> int:
+    """How many of the first rows there are among the others, too."""
+    ours, theirs = (np.bincount(part, minlength=pair.max() + 1) for part in np.split(pair, [rows]))
+    return int(np.minimum(ours, theirs).sum())
+
+
+def identify(pair: np.ndarray) -> bool:
+    return len(np.unique(pair)) > UNIQUE * len(pair) / 2
+
+
+def kept_columns(one: Marks, other: Marks) -> list[str]:
+    """The columns that both tables have and that were not changed as a whole, the most equal ones first."""
+    rows, most = len(next(iter(one.values()))), len(next(iter(other.values())))
+    same = {name: equal(joined([[*one[name], *other[name]]]), rows) for name in sorted(one.keys() & other.keys())}
+    return sorted((name for name in same if same[name] > KEPT * min(rows, most)), key=lambda name: -same[name])
+
+
 def differences(one: Marks, other: Marks) -> list[int]:
-    """In how many rows two tables differ, by each of the shared columns alone and by the first few of them.
+    """In how many rows two tables differ, by each of the kept columns alone and by the first few of them.
 
-    All columns together would not do: a corrected column hides that a row came in.
+    All columns together would not do: a corrected column hides that a row came in. None of tables of other rows.
     """
-    pairs = [pd.factorize(np.array([*one[name], *other[name]], object))[0] for name in sorted(one.keys() & other.keys())]
-    rows = [len(next(iter(each.values()))) for each in (one, other)]
-
-    def counted(pair: np.ndarray) -> tuple[int, int]:
-        """Rows that differ, and that are equal."""
-        ours, theirs = (np.bincount(part, minlength=pair.max() + 1) for part in np.split(pair, rows[:1]))
-        same = int(np.minimum(ours, theirs).sum())
-        return max(rows) - same, same
-
-    kept = sorted((pair for pair in pairs if counted(pair)[1] > KEPT * min(rows)), key=lambda pair: counted(pair)[0])
-    counts, together = [counted(pair)[0] for pair in kept], np.zeros(sum(rows), int)
-    for pair in kept:
-        together = pd.factorize(together * (pair.max() + 1) + pair)[0]
-        counts.append(counted(together)[0])
-    return counts if kept and counts[-1] <= (1 - SAME) * max(rows) else []
+    sizes = [len(next(iter(table.values()))) for table in (one, other)]
+    kept, together, counts, related = kept_columns(one, other), np.zeros(sum(sizes), int), list[int](), list[bool]()
+    for name in kept:
+        alone = joined([[*one[name], *other[name]]])
+        together = pd.factorize(together * (alone.max() + 1) + alone)[0]
+        counts += [max(sizes) - equal(pair, sizes[0]) for pair in (alone, together)]
+        if identify(together):
+            related.append(equal(together, sizes[0]) >= SAME * max(sizes))
+    return counts if any(related) or (not related and 2 * len(kept) > len(one.keys() & other.keys())) else []

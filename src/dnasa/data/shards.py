@@ -92,7 +92,7 @@ def from_shards(
             warnings += sentinel_warnings(rows, f" of {name}")
             if ledger is not None:
                 ledger.check(rows, min_count)
-                ledger = ledger._replace(tests=train if common else test)
+                ledger = ledger._replace(table=rows if tests is None or common else test, tests=train if common else test)
                 tested = int((~ledger.untested()).sum())
                 warnings += [TESTED_BEFORE.format(tested, name)] if tested else []
     summaries = agreement.aligned(exchange_summaries(local_summaries, allgather_text))

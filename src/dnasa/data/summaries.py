@@ -257,7 +257,7 @@ def sentinel_warnings(rows: Rows, where: str = "") -> list[str]:
         values = to_numbers(name, rows.inputs[name], allow_missing=True)
         for value in {np.nanmin(values), np.nanmax(values)} if np.isfinite(values).any() else ():
             others = values[(values != value) & ~np.isnan(values)]
-            if others.size and np.abs(others - value).min() > _usual_gap(value, others):
+            if others.size and np.abs(others - value).min() > _usual_gap(value, others, int((values == value).sum())):
                 remedy = "is it wrong, or in other units?"
                 if SENTINEL.fullmatch(f"{value:.10g}"):
                     remedy = "if this is a missing value, say so under [missing] in a file of --recode."
@@ -266,10 +266,10 @@ def sentinel_warnings(rows: Rows, where: str = "") -> list[str]:
     return sentences
 
 
-def _usual_gap(value: float, others: np.ndarray) -> float:
+def _usual_gap(value: float, others: np.ndarray, rows: int) -> float:
     """The largest gap between the least or largest number of a column and the others that is no surprise."""
     width, several = float(np.ptp(others)) or np.inf, len(np.unique(others)) > FEW_VALUES
-    if value in (0, -1, -9) and several and others.min() >= 0:
+    if several and value <= 0 <= others.min() and (rows > 1 or SENTINEL.fullmatch(f"{value:.10g}")):
         return NEAR * width if value == 0 else 0
     if SENTINEL.fullmatch(f"{value:.10g}") and value not in (0, -1):
         return width
@@ -310,7 +310,17 @@ def _moments(values: np.ndarray, min_count: int) -> Moments:
     values = without_rare(present, min_count)
     moments = Moments.of(values)
     moments = moments._replace(n=n, squares=moments.squares * (n / len(present)))
-    return moments.rounded(min_count, binary=bool(np.isin(values, (0, 1)).all())) if min_count > 1 else moments
+    if min_count <= 1:
+        return moments
+    low, high = values.min(), values.max()
+    is_flag = np.isin(values, (0, 1)).all()  # whose values are known; others are if enough rows have them
+    is_pair = (
+        low < high and np.isin(values, (low, high)).all() and min((values == low).sum(), (values == high).sum()) >= min_count
+    )
+    if not (is_flag or is_pair) or low == high:
+        return moments.rounded(min_count, binary=False)
+    shares = Moments.of((values - low) / (high - low))._replace(n=n).rounded(min_count, binary=True)  # of one of two values
+    return Moments(n, float(low + (high - low) * shares.mean), float((high - low) ** 2 * shares.squares))
 
 
 def without_rare(values: np.ndarray, min_count: int) -> np.ndarray:

@@ -128,12 +128,15 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
 
     find_device(options.device)
     rows, shards = load_rows(options, local_nodes, allgather_text)
+    model, few = options.model or models.default(rows), few_events(rows)
     off = "comparisons run to the end" if validate and not options.early_stopping else why_not_early(options, rows)
+    if not off and few and model == "linear" and not options.early_stopping:
+        off = few
     early = not off
-    if early and (warning := few_events(rows)):
-        rows = rows._replace(warnings=(*rows.warnings, warning))
+    if early and few:
+        advice = f"Early stopping depends on chance: {few}. --model linear needs none."
+        rows = rows._replace(warnings=(*rows.warnings, advice))
     parts, validation = divide(options, rows, shards, (validate or early) and can_validate(rows))
-    model = options.model or models.default(rows)
     train_metrics, curve = plan_comparison(options, rows) if validate else (True, None)
     task = tasks.on_shards(
         rows,
@@ -228,12 +231,12 @@ def why_not_early(options: SourceOptions, rows: Dataset) -> str:
 
 
 def few_events(rows: Dataset) -> str:
-    """A warning where validation has few rows of the rarer classes, by what the sites have told each other of their rows."""
+    """What is wrong where a tenth of the rows has few of the rarer classes, by what the sites have told of their rows."""
     if rows.strata is None:
         return ""
     events = rows._replace(sites=tuple(site for site in rows.sites if tenth(site.rows) >= site.min_count)).informative // 10
-    few = f"Early stopping judges by about {events} rows of the rarer classes, and fewer than {FEW_EVENTS} say little"
-    return "" if events >= FEW_EVENTS else f"{few}: --model linear --no-early-stopping depends less on chance."
+    few = f"a tenth of the rows has about {events} of the rarer classes, and fewer than {FEW_EVENTS} say little"
+    return "" if events >= FEW_EVENTS else few
 
 
 def can_validate(rows: Dataset) -> bool:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LAST = 8.0  # log odds, or in a regression errors in deviations of the target: larger ones count as this
 PLACES, COARSE = 256, 4  # of the grid; cells of a site's log odds end at every fourth
+WIDER = 4  # times so many, of more than two classes: each row is in the cells of every class
 EDGES = np.linspace(-LAST, LAST, PLACES + 1)
 REGRESSION_SUMS = ("squared_error", "absolute_error", "error", "target", "squared_target")
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e300, le=1e300)]
@@ -87,7 +88,7 @@ def _classification(model: "TrainedModel", outputs: np.ndarray, labels: np.ndarr
         odds = np.log(p) - np.log1p(-p)
     return Part(
         rows=len(labels),
-        scores=[_pair(odds[:, c], labels == c, min_count) for c in ([1] if k == 2 else range(k))],
+        scores=[_pair(odds[:, c], labels == c, min_count, 1 if k == 2 else WIDER) for c in ([1] if k == 2 else range(k))],
         confusion=[without_few(row, min_count).tolist() for row in counts] if k > 2 else [],
     )
 
@@ -101,9 +102,9 @@ def without_few(counts: np.ndarray, min_count: int) -> np.ndarray:
     return rounded if rounded[top] >= min_count else np.where(np.arange(len(counts)) == top, counts.sum(), 0)
 
 
-def _pair(scores: np.ndarray, is_class: np.ndarray, min_count: int) -> tuple[Cells, Cells]:
+def _pair(scores: np.ndarray, is_class: np.ndarray, min_count: int, wider: int = 1) -> tuple[Cells, Cells]:
     """The cells of the other rows and of those of a class."""
-    places = COARSE if min_count > 1 else 1
+    places = COARSE * wider if min_count > 1 else 1
     return cells(scores[~is_class], min_count, places), cells(scores[is_class], min_count, places)
 
 

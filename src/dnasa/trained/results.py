@@ -271,11 +271,18 @@ def remarks(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
     in_all = f"Without a column, since all test rows have one class: {', '.join(single)}; the first column has these rows."
     mixed = "The calibration intercept of the first column mixes those of the sites: it can be near 0 where theirs are not."
     is_mixed = len(evaluation.names) == 2 and evaluation.common is None and len([*filter(None, evaluation.sites)]) > 1
-    found = [*([least, biased] if few else []), *([in_all] if single else []), *([mixed] if is_mixed else [])]
+    found = [
+        *([least] if few else []),
+        *([biased] if few and any(evaluation.sites) else []),
+        *([in_all] if single else []),
+        *([mixed] if is_mixed else []),
+    ]
     (parts, *_) = [*groups(evaluation).values(), []]
     for name, slope, _, high in binary(parts, 0.5) if len(evaluation.names) == 2 else ():
         if name == "calibration slope" and high < OVERFITTED:
-            found.append(f"The risks are too extreme (slope {slope:.3f}): fewer columns or a smaller model may be better.")
+            found.append(
+                f"The risks are too extreme (slope {slope:.3f}): fewer columns, a smaller model or less noise may help."
+            )
     return found
 
 
