@@ -188,6 +188,15 @@ def test_a_site_tells_of_the_same_rows_or_of_five_others(tmp_path: Path) -> None
     assert all((keys / name).stat().st_mode & 0o777 == 0o600 for name in ("told.json", "tested.json"))
 
 
+def test_rows_of_few_values_are_tested_once(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.integers(0, 2, (200, 4))).add_prefix("has").assign(y=rng.choice(["n", "m"], 200))
+    table = from_frame(frame, "y", "the table")
+    ledger = Ledger(tmp_path, table=table, tests=table.take(np.arange(40)))
+    assert ledger.untested(record=True).all()
+    assert not ledger.untested().any()
+
+
 def test_many_changed_columns_do_not_hide_that_a_row_went(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labs = pd.DataFrame(rng.normal(size=(100, 8))).add_prefix("lab").mask(rng.random((100, 8)) < 0.22)

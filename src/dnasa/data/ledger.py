@@ -63,7 +63,8 @@ class Ledger(NamedTuple):
         tested = np.zeros(len(self.table.labels), bool)
         for flags, each in ((np.array(each[FLAG]) == "1", {n: a for n, a in each.items() if n != FLAG}) for each in earlier):
             kept = kept_columns(own, each)
-            if kept and identify(together := joined([own[name] + each[name] for name in kept])):
+            together = joined([own[name] + each[name] for name in kept]) if kept else np.zeros(0, int)
+            if kept and (identify(together) or 2 * len(kept) >= len(own.keys() & each.keys())):
                 tested |= np.isin(together[: len(tested)], together[len(tested) :][flags])
         if record and self.sends:
             now = np.zeros(len(tested), int)
@@ -154,4 +155,4 @@ def differences(one: Marks, other: Marks) -> list[int]:
         counts += [max(sizes) - equal(pair, sizes[0]) for pair in (alone, together)]
         if identify(together):
             related.append(equal(together, sizes[0]) >= SAME * max(sizes))
-    return counts if any(related) or (not related and 2 * len(kept) > len(one.keys() & other.keys())) else []
+    return counts if any(related) or (not related and 2 * len(kept) >= len(one.keys() & other.keys())) else []
