@@ -59,7 +59,7 @@ def measure(dim: int, device: str, calls: int, name: str = "dnasa", graph: str =
     sequential = Sequential(rule._replace(form=None), network, snapshot(rule, start.clone()), Timeline())
     fused = make_stepper([rule], [1], network, [snapshot(rule, start.clone())], Timeline())
     source, target = (torch.empty(4, NODES, dim, device=device).fill_(1.0) for _ in range(2))
-    arrays = [start.clone() for _ in range(5)]
+    arrays = [start.clone() for _ in range(5 if device == "cuda" else 0)]
     works: dict[str, Callable[[], object]] = {
         "copy": lambda: target.copy_(source),
         **({"loads and stores": lambda: loads_and_stores(name == "dnasa", *arrays)} if device == "cuda" else {}),

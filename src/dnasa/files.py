@@ -169,14 +169,14 @@ def fits(value: Any, form: Any) -> bool:
 
 
 @contextmanager
-def refusing_damage(what: object) -> Iterator[None]:
-    """Wrap code that parses a trained model's files: what it raises on other contents becomes an `InputError`."""
+def refusing_damage(what: object, remedy: str = "train the model again") -> Iterator[None]:
+    """Wrap code that parses a file of ours: what it raises on other contents becomes an `InputError`."""
     try:
         yield
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise InputError(f"{what} is damaged ({error}): train the model again.") from error
+        raise InputError(f"{what} is damaged ({error}): {remedy}.") from error
 
 
 class _Source(SourceFileLoader):

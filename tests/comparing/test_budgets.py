@@ -2,6 +2,8 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,7 +11,7 @@ import pytest
 from command_line import refused, run, succeed
 
 from dnasa import rules
-from dnasa.comparing import budgets, study_file
+from dnasa.comparing import budgets, study_file, study_report
 from dnasa.comparing.study_report import StudyReport
 
 STUDY = """
@@ -48,6 +50,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "Average ranks" in done.stdout
     assert "Stepsizes were chosen by the validation accuracy" in done.stdout
     return folder
+
+
+def test_links_are_those_of_budgets_or_of_each_network() -> None:
+    clocks = [{"bandwidth": speed, "latency": 1, "compute": 0.1} for speed in (10, 100)]
+    for budgets_of, said in ((("near", "far"), 2), (("", ""), 0)):
+        cells: Any = [(SimpleNamespace(settings={"clock": c}, budget=b), None) for c, b in zip(clocks, budgets_of, strict=True)]
+        assert study_report._links(cells).count("Mbit/s") == said
 
 
 def test_each_rule_takes_the_steps_that_the_budget_pays_for(whole: Path) -> None:

@@ -195,6 +195,10 @@ def test_rows_of_few_values_are_tested_once(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, table=table, tests=table.take(np.arange(40)))
     assert ledger.untested(record=True).all()
     assert not ledger.untested().any()
+    for damaged in ('{"salt": "a", "rows": [{"y": []}]}', '{"salt": "a", "rows": [{"y": ["1"], "tested": []}]}'):
+        (tmp_path / "tested.json").write_text(damaged)
+        with pytest.raises(InputError, match=r"tested\.json is damaged .*: restore it from a copy"):
+            ledger.untested()
 
 
 def test_many_changed_columns_do_not_hide_that_a_row_went(tmp_path: Path) -> None:

@@ -174,6 +174,7 @@ def told(begun: Begun, network: "Network") -> tuple["SourceOptions", range, Call
 
 
 def ledger(begun: Begun, network: "Network") -> "Ledger | None":
+    """What this site has told of its rows; None where no sites are listed."""
     from dnasa.data.ledger import Ledger
 
     if begun.sites is None:

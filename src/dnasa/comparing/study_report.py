@@ -235,7 +235,7 @@ def _chosen_by(cells: Cells) -> str:
 def _networks(cells: Cells) -> str:
     """The weights, rounds and compression of each network; for one problem, also what a node sends."""
     facts, one_problem = {}, len({cell.problem for cell, _ in cells}) == 1
-    several = len(_all_links(cells)) > 1
+    own_links = _have_own_links(cells)
     for cell, comparison in cells:
         settings, sent = cell.settings, comparison.sent()
         graph = topology.make(cell.graph, settings["nodes"], settings["weights"])
@@ -247,7 +247,7 @@ def _networks(cells: Cells) -> str:
             settings["compress"] or "",
             CONDITIONS["drop"].format(settings["drop"]) if settings["drop"] else "",
             f"{sent.min():.3g} to {sent.max():.3g} MB per node" if one_problem and len(sent) else "",
-            _link(settings["clock"]) if several else "",
+            _link(settings["clock"]) if own_links else "",
         ]
         facts[cell.network or cell.graph] = ", ".join(filter(None, parts))
     return "; ".join(f"{name} ({words})" for name, words in facts.items())
@@ -256,7 +256,12 @@ def _networks(cells: Cells) -> str:
 def _links(cells: Cells) -> str:
     """The links of predicted seconds; empty where none are predicted, or where each network has its own."""
     found = _all_links(cells)
-    return f"Links: {found[0]}" if len(found) == 1 else ""
+    return f"Links: {'; '.join(found)}" if found and not _have_own_links(cells) else ""
+
+
+def _have_own_links(cells: Cells) -> bool:
+    """Whether networks differ in their links; those of budgets are the same for all networks."""
+    return len(_all_links(cells)) > 1 and not any(cell.budget for cell, _ in cells)
 
 
 def _all_links(cells: Cells) -> list[str]:

@@ -3,7 +3,9 @@
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,13 +61,15 @@ class Ledger(NamedTuple):
         if self.tests is None or self.table is None:
             return np.zeros(0, bool)
         salt, earlier = self._read(TESTED)
+        if not (earlier or record):
+            return np.ones(len(self.tests.labels), bool)
         own, places = raw_marks(self.table, salt), self.table.labels.index.get_indexer(self.tests.labels.index)
         tested = np.zeros(len(self.table.labels), bool)
-        for flags, each in ((np.array(each[FLAG]) == "1", {n: a for n, a in each.items() if n != FLAG}) for each in earlier):
-            kept = kept_columns(own, each)
-            together = joined([own[name] + each[name] for name in kept]) if kept else np.zeros(0, int)
+        for each in earlier:
+            kept = kept_columns(own, {name: column for name, column in each.items() if name != FLAG})
+            together = reduce(joined, kept) if kept else np.zeros(0, int)
             if kept and (identify(together) or 2 * len(kept) >= len(own.keys() & each.keys())):
-                tested |= np.isin(together[: len(tested)], together[len(tested) :][flags])
+                tested |= np.isin(together[: len(tested)], together[len(tested) :][np.array(each[FLAG]) == "1"])
         if record and self.sends:
             now = np.zeros(len(tested), int)
             now[places] = 1
@@ -77,8 +81,10 @@ class Ledger(NamedTuple):
         if not path.exists():
             return secrets.token_hex(16), []
         stored = read_json(path, name)
-        with refusing_damage(path):
+        with refusing_damage(path, "restore it from a copy"):
             tables = [{str(column): [*map(str, each)] for column, each in table.items()} for table in stored["rows"]]
+            if any(len({*map(len, table.values())}) != 1 or (name == TESTED and FLAG not in table) for table in tables):
+                raise ValueError("not the rows of tables")
             return str(stored["salt"]), tables
 
     def _write(self, name: str, salt: str, tables: Sequence[Marks]) -> None:
@@ -116,30 +122,34 @@ def _mark(value: object, salt: str) -> str:
     return blake2b(f"{salt} {value}".encode(), digest_size=6).hexdigest()
 
 
-def joined(columns: Sequence[Sequence[str]]) -> np.ndarray:
-    """A number for each row, the same for rows that are equal in these columns."""
-    together = np.zeros(len(columns[0]), int)
-    for column in columns:
-        codes = pd.factorize(np.array(column, object))[0]
-        together = pd.factorize(together * (codes.max() + 1) + codes)[0]
-    return together
+def joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """A number for each row, the same for rows that have the same numbers in both."""
+    return pd.factorize(one * (other.max() + 1) + other)[0]
 
 
-def equal(pair: np.ndarray, rows: int) -> int:
+def equal(both: np.ndarray, rows: int) -> int:
     """How many of the first rows there are among the others, too."""
-    ours, theirs = (np.bincount(part, minlength=pair.max() + 1) for part in np.split(pair, [rows]))
+    ours, theirs = (np.bincount(part, minlength=both.max() + 1) for part in np.split(both, [rows]))
     return int(np.minimum(ours, theirs).sum())
 
 
-def identify(pair: np.ndarray) -> bool:
-    return len(np.unique(pair)) > UNIQUE * len(pair) / 2
+def identify(both: np.ndarray) -> bool:
+    return len(np.unique(both)) > UNIQUE * len(both) / 2
 
 
-def kept_columns(one: Marks, other: Marks) -> list[str]:
-    """The columns that both tables have and that were not changed as a whole, the most equal ones first."""
-    rows, most = len(next(iter(one.values()))), len(next(iter(other.values())))
-    same = {name: equal(joined([[*one[name], *other[name]]]), rows) for name in sorted(one.keys() & other.keys())}
-    return sorted((name for name in same if same[name] > KEPT * min(rows, most)), key=lambda name: -same[name])
+def sizes(one: Marks, other: Marks) -> list[int]:
+    return [len(next(iter(table.values()))) for table in (one, other)]
+
+
+def kept_columns(one: Marks, other: Marks) -> list[np.ndarray]:
+    """The columns of both tables that were not changed as a whole, the most equal ones first.
+
+    Each is an array with a number for every row of the one table, then of the other, the same where the values are.
+    """
+    rows = sizes(one, other)
+    shared = [pd.factorize(np.array([*one[name], *other[name]], object))[0] for name in sorted(one.keys() & other.keys())]
+    kept = [both for both in shared if equal(both, rows[0]) > KEPT * min(rows)]
+    return sorted(kept, key=lambda both: -equal(both, rows[0]))
 
 
 def differences(one: Marks, other: Marks) -> list[int]:
@@ -147,12 +157,8 @@ def differences(one: Marks, other: Marks) -> list[int]:
 
     All columns together would not do: a corrected column hides that a row came in. None of tables of other rows.
     """
-    sizes = [len(next(iter(table.values()))) for table in (one, other)]
-    kept, together, counts, related = kept_columns(one, other), np.zeros(sum(sizes), int), list[int](), list[bool]()
-    for name in kept:
-        alone = joined([[*one[name], *other[name]]])
-        together = pd.factorize(together * (alone.max() + 1) + alone)[0]
-        counts += [max(sizes) - equal(pair, sizes[0]) for pair in (alone, together)]
-        if identify(together):
-            related.append(equal(together, sizes[0]) >= SAME * max(sizes))
+    rows, kept = sizes(one, other), kept_columns(one, other)
+    together = list(accumulate(kept, joined))
+    related = [equal(both, rows[0]) >= SAME * max(rows) for both in together if identify(both)]
+    counts = [max(rows) - equal(both, rows[0]) for both in (*kept, *together)]
     return counts if any(related) or (not related and 2 * len(kept) >= len(one.keys() & other.keys())) else []

@@ -20,7 +20,7 @@ from dnasa.data import agreement, loading, reading
 from dnasa.data.dataset import Dataset
 from dnasa.data.ledger import Ledger
 from dnasa.data.recoding import Recode, as_recode, unused_warnings
-from dnasa.data.rows import Rows, without_columns
+from dnasa.data.rows import without_columns
 from dnasa.data.summaries import MIN_COUNT, Summary, check_identifiers, make_encoding, sentinel_warnings, summarize
 
 TESTED_BEFORE = (
@@ -77,8 +77,7 @@ def from_shards(
         with naming(path):
             rows, tests = loading.read(path, target, recode and recode.at(name))
             rows = without_columns(rows, drop_columns, id_column, path.name, may_be_absent=True)
-            with naming_absent(rows):
-                check_identifiers(rows)
+            check_identifiers(rows)
             train, test = loading.split(rows, tests if common_tests is None else common_tests)
             train_rows.append(train)
             test_rows.append(test)
@@ -156,16 +155,6 @@ def exchange_summaries(summaries: Sequence[Summary], allgather_text: Callable[[s
     """Send the summaries of the local nodes; return those of all nodes, in their order."""
     texts = allgather_text(json.dumps([summary.to_json() for summary in summaries]))
     return [Summary.from_json(entry) for text in texts for entry in json.loads(text)]
-
-
-@contextmanager
-def naming_absent(rows: Rows) -> Iterator[None]:
-    """Add the columns that were to be left out and are not there, perhaps misspelled, to errors."""
-    try:
-        yield
-    except InputError as error:
-        absent = ", ".join(map(repr, rows.absent))
-        raise InputError(f"{error}{absent and f' There is no column {absent} to leave out.'}", error.kind) from error
 
 
 @contextmanager

@@ -216,7 +216,7 @@ def check_identifiers(rows: Rows) -> None:
 
 
 def of_columns(rows: Rows, read: Callable[[str, pd.Series], T]) -> tuple[T, ...]:
-    """What is read of each column; an error also names the other columns that would have one."""
+    """What is read of each column; an error also names the others that would have one, and those that are not there to drop."""
     found, refused = [], dict[str, InputError]()
     for name in rows.features:
         try:
@@ -225,7 +225,9 @@ def of_columns(rows: Rows, read: Callable[[str, pd.Series], T]) -> tuple[T, ...]
             refused[name] = error
     if refused:
         first, others = next(iter(refused.values())), ", ".join(map(repr, [*refused][1:]))
-        raise InputError(f"{first}{others and f' Nor can these be inputs: {others}.'}", first.kind)
+        absent = ", ".join(map(repr, rows.absent))
+        lines = f"{others and f' Nor can these be inputs: {others}.'}{absent and f' There is no column {absent} to leave out.'}"
+        raise InputError(f"{first}{lines}", first.kind)
     return tuple(found)
 
 

@@ -27,7 +27,6 @@ OPTIONS: dict[str, Any] = {"max_autotune_gemm": True, "max_autotune_gemm_backend
 def compiled_or_plain(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function; where that fails, use it as it is."""
     fast: Callable[..., Any] = torch.compile(function, dynamic=False, options=OPTIONS)
-
     quiet: Any = redirect_stderr(io.StringIO())  # at the first call, torch writes there how it chose the products
 
     def call(*args: Any) -> Any:

@@ -176,8 +176,7 @@ def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgat
         context = int(words[2]) if text and words else CONTEXT
     if options.shard_dir is not None:
         shared = {"allgather_text": allgather_text, "min_count": options.min_count, "site": options.site, **options.reading}
-        shared |= {"ledger": options.ledger}
-        return data.from_shards(options.shard_dir, local_nodes, options.nodes, **shared)
+        return data.from_shards(options.shard_dir, local_nodes, options.nodes, ledger=options.ledger, **shared)
     unused = next((option for option in (*OF_FILES, "labels", "recode") if getattr(options, option)), None)
     if unused and (text or name in DATASETS):
         reason = f"{options.model} is a model of text" if text else f"{name} is known"

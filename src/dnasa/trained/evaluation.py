@@ -2,9 +2,10 @@
 
 Single predictions never leave a site. It counts the scores of its rows in cells of a fixed grid, which are merged with their
 neighbors until each holds enough rows; a cell has their number and the mean and deviation of their scores. With few inputs of
-few values, exact ones would tell which rows these are, so both are rounded, and cells of log odds end at multiples of 1/4. Two
-models would still tell, so the results of the same rows leave a site once (`data.ledger`). This is stored with the run as
-`evaluation.json`. `dnasa.trained.results` makes the results of a report from it, without the data.
+few values, exact ones would tell which rows these are, so both are rounded, and cells of log odds end at multiples of 1/4, of
+more than two classes at whole numbers. Two models would still tell, so the results of the same rows leave a site once
+(`data.ledger`). This is stored with the run as `evaluation.json`. `dnasa.trained.results` makes the results of a report from
+it, without the data.
 """
 
 from collections.abc import Sequence
