@@ -5,8 +5,7 @@
 D-NASA must read x, u, z, the gradient and the last gradient, and write x, u, z and the gradient: nine arrays of
 nodes x parameters. AdaNASA must read x, y, z, m and the gradient, and write x, y, z and m: nine as well. The floor is a copy of
 four arrays into four others, interleaved with the rest; on a GPU, "loads and stores" reads five arrays and writes four, after
-D-NASA's norm. "Sequential" is the rule as it is written, "fused" what `solve` uses: the kernel in C, or on a GPU what
-torch.compile makes of the rule.
+D-NASA's norm. "Sequential" is the rule as it is written, "fused" what `solve` uses: the kernel in C, or on a GPU in Triton.
 """
 
 import statistics

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import pairwise, take_step
+from conftest import pairwise
+from kernel_twin import as_on_a_gpu, step
 
 from dnasa import problems, rules, solve, topology
 from dnasa.arrays import compiled
@@ -18,9 +19,9 @@ from dnasa.communication import Channel, MessageSettings, Network
 from dnasa.core import Array, Rule
 from dnasa.engine import fused, side_by_side, torch_compile
 from dnasa.engine.fused import Fused, supports, with_fused_messages
+from dnasa.engine.fused_gpu import FusedOnGpu
 from dnasa.engine.side_by_side import SideBySide, make_stepper
 from dnasa.engine.steppers import Sequential, Stepper
-from dnasa.engine.torch_compile import TorchCompiled
 from dnasa.networks.simulated import connect
 from dnasa.problems import executors
 from dnasa.rules import schedules
@@ -31,12 +32,12 @@ from dnasa.runs.timing import Timeline
 
 needs_compiler = pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-# the stepper, the dtype and the library; what torch would compile runs here as it is, which takes no time to compile
+# the stepper, the dtype and the library
 FAST: dict[str, tuple[Any, str, str]] = {
     "C, numpy": (Fused, "float64", "numpy"),
     "C, numpy, float32": (Fused, "float32", "numpy"),
     "C, torch": (Fused, "float32", "torch"),
-    "torch.compile": (TorchCompiled, "float32", "torch"),
+    "GPU": (FusedOnGpu, "float32", "torch"),
 }
 GRAPHS: dict[str, Callable[[], Network]] = {
     "ring": lambda: connect(topology.ring(6)),
@@ -75,7 +76,7 @@ in_c = pytest.mark.parametrize("name", marked(name for name in FAST if FAST[name
 @pytest.fixture
 def arrays(name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Array]:
     """Makes random arrays for the fast path of that name."""
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    as_on_a_gpu(monkeypatch)
     _, dtype, library = FAST[name]
     generator = np.random.default_rng(0)
 
@@ -174,8 +175,8 @@ def test_a_gradient_that_is_a_view_of_x_is_read_before_x_changes(view: str, name
 
 
 def test_gradients_of_torch_may_require_gradients_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    for name in [name for name in FAST if compiled or FAST[name][0] is TorchCompiled]:
+    as_on_a_gpu(monkeypatch)
+    for name in [name for name in FAST if compiled or FAST[name][0] is FusedOnGpu]:
         run = started(name, RULES["dnasa"](4, 3), ring(4), torch.ones(4, 3))
         weight = torch.ones(3, requires_grad=True)
         for t in range(5):
@@ -239,12 +240,14 @@ def test_the_fast_path_is_chosen_outside_the_rule(monkeypatch: pytest.MonkeyPatc
     assert kind(rule, network, x) is Sequential
 
 
-def test_on_a_gpu_large_steps_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+def test_on_a_gpu_large_steps_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_on_a_gpu(monkeypatch)
+    monkeypatch.setattr(side_by_side, "find_spec", lambda name: True)
     for module in (fused, side_by_side):
         monkeypatch.setattr(module, "on_gpu", lambda a: True)
     rule, large, small = RULES["dnasa"](4, 1 << 18), torch.zeros(4, 1 << 18), torch.zeros(4, 100)
-    assert kind(rule, ring(4), large) is TorchCompiled
+    assert kind(rule, ring(4), large) is FusedOnGpu
+    assert kind(rule, ring(4), large.double()) is kind(rule, ring(17), large.repeat(5, 1)[:17]) is Sequential
     assert kind(rule, ring(4), small) is Sequential
     assert kind(rule._replace(form=None), ring(4), large) is Sequential
     messages = side_by_side.with_fast_messages(rule, rule.init(large))  # where W is not at hand
@@ -323,13 +326,29 @@ def test_a_forked_process_continues_with_one_thread() -> None:
 
 @needs_gpu
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("graph", ["ring", "exact, 5", "one"])
+@pytest.mark.parametrize("graph", ["ring", "star", "exact, 5", "one"])
 @pytest.mark.filterwarnings("error:The update could not be compiled")
-def test_steps_that_torch_compiled_on_a_gpu_are_the_rules_steps(rule: str, graph: str) -> None:
+def test_steps_on_a_gpu_are_the_rules_steps(rule: str, graph: str) -> None:
+    torch.manual_seed(0)
     network = GRAPHS[graph]()
-    shape = (2, network.nodes, 3000)
+    shape = (2, network.nodes, 3001)
     start, gradients = torch.randn(shape, device="cuda"), [torch.randn(shape, device="cuda") for _ in range(10)]
-    assert_steps_agree("torch.compile", RULES[rule](network.nodes, 3000), network, start, gradients)
+    assert_steps_agree("GPU", RULES[rule](network.nodes, 3001), network, start, gradients)
+
+
+@needs_gpu
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_kernel_for_gpus_is_its_twin(scaled: bool) -> None:
+    from dnasa.engine import kernel_gpu
+
+    def draw(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.rand(shape, device="cuda", dtype=dtype)
+
+    for runs, nodes, dim in [(1, 1, 5), (3, 8, 1000), (2, 11, 129)]:
+        arrays = tuple(draw(runs, nodes, dim) for _ in range(4))
+        eta, alpha, beta = (draw(runs, rows, 1, dtype=torch.float64) for rows in (nodes, 1, 1))
+        arguments = (draw(runs, nodes, dim), draw(nodes, nodes), eta, 1 + draw(runs, nodes, 1), alpha, beta, scaled)
+        torch.testing.assert_close(kernel_gpu.step(arrays, *arguments), step(arrays, *arguments))
 
 
 @needs_gpu
@@ -370,10 +389,11 @@ def test_an_update_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(torch, "compile", broken)
     rule, g = RULES["dnasa"](4, 2), torch.ones(4, 2)
-    run = TorchCompiled(rule, ring(4), snapshot(rule, g))
+    state = rule.init(g)
+    quick = torch_compile.with_compiled_messages(rule, state)
     with pytest.warns(UserWarning, match="could not be compiled"):
-        run.step((g,), 1)
-    torch.testing.assert_close(run.state, take_step(rule, rule.init(g), lambda x, t: g, ring(4), 1))
+        messages = quick.send(state, (g,), 1)
+    torch.testing.assert_close(messages, rule.send(state, (g,), 1))
 
 
 def test_a_rule_with_a_replaced_function_does_not_use_the_fast_path_of_the_old_one() -> None:

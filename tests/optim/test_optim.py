@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import kernel_twin
 import networkx as nx
 import numpy as np
 import pandas as pd
@@ -25,8 +26,8 @@ from dnasa.channels import compression, exchange
 from dnasa.communication import Network
 from dnasa.core import Array, InputError, Messages, Rule
 from dnasa.engine import side_by_side
+from dnasa.engine.fused_gpu import FusedOnGpu
 from dnasa.engine.steppers import Overlapped
-from dnasa.engine.torch_compile import TorchCompiled
 from dnasa.networks import with_timing
 from dnasa.optim import Decentralized
 from dnasa.optim.node import make_rule
@@ -627,19 +628,19 @@ def as_on_a_gpu() -> Iterator[list[Any]]:
         return function
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "compile", compile)
+        kernel_twin.as_on_a_gpu(patch, compile)
+        patch.setattr(side_by_side, "find_spec", lambda name: True)
         patch.setattr(side_by_side, "torch_compiles", lambda rule, state: rule.form is not None)
         patch.setattr(side_by_side, "supports", lambda *args: False)
         yield compiled
 
 
 @pytest.mark.parametrize("options", FUSED)
-def test_the_update_that_is_compiled_on_a_gpu_is_the_rule(options: dict[str, Any]) -> None:
-    """A node alone compiles the whole step."""
+def test_the_update_of_a_node_alone_on_a_gpu_is_the_rule(options: dict[str, Any]) -> None:
     _, plain = train(alone(), 10, **options)
     with as_on_a_gpu():
         _, fast = train(alone(), 10, **options)
-    assert isinstance(fast.node.stepper, TorchCompiled)
+    assert isinstance(fast.node.stepper, FusedOnGpu)
     torch.testing.assert_close(fast.flat, plain.flat)
     torch.testing.assert_close(fast.node.stepper.state, plain.node.snapshot().state)
 

@@ -1,10 +1,11 @@
 """Which stepper takes a rule's steps, and several rules side by side."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 import numpy as np
 
-from dnasa.arrays import concatenate, on_gpu
+from dnasa.arrays import concatenate, dtype_name, on_gpu
 from dnasa.communication import Network
 from dnasa.core import Array, Gradients, InputError, Rule, State
 from dnasa.engine.fused import Fused, one_product, supports, with_fused_messages
@@ -13,6 +14,7 @@ from dnasa.runs.snapshots import Snapshot
 from dnasa.runs.timing import Timeline
 
 MIN_COMPILED = 1 << 20  # numbers in x from which compiling the step on a GPU pays off
+MOST_IN_TRITON = 16  # nodes whose messages fit in the registers of a program on a GPU
 
 
 def make_stepper(
@@ -40,12 +42,17 @@ def _one(rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline) -
     """The fastest stepper for this rule: at most one fast version for each device, and the plain rule otherwise."""
     if supports(rule, network, snapshot.state):
         return Fused(rule, network, snapshot)
-    dense = all(isinstance(weights, np.ndarray) for weights in network.step_weights)
-    if torch_compiles(rule, snapshot.state) and one_product(network) and dense:
-        from dnasa.engine.torch_compile import TorchCompiled
+    if torch_compiles(rule, snapshot.state) and one_product(network) and _runs_in_triton(network, snapshot.state.x):
+        from dnasa.engine.fused_gpu import FusedOnGpu
 
-        return TorchCompiled(rule, network, snapshot)
+        return FusedOnGpu(rule, network, snapshot)
     return Sequential(with_fast_messages(rule, snapshot.state), network, snapshot, timeline)
+
+
+def _runs_in_triton(network: Network, x: Array) -> bool:
+    """Whether W is a matrix of few nodes, and Triton is installed, as it is with PyTorch for GPUs."""
+    dense = all(isinstance(weights, np.ndarray) for weights in network.step_weights)
+    return dense and network.nodes <= MOST_IN_TRITON and dtype_name(x) == "float32" and find_spec("triton") is not None
 
 
 def torch_compiles(rule: Rule, state: State) -> bool:

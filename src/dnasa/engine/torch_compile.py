@@ -1,40 +1,28 @@
-"""On a GPU, a rule with a declared form fused by torch.compile: in the simulator and in the optimizer.
+"""On a GPU, what a rule with a declared form sends, fused by torch.compile: where its product with W is not one kernel.
 
 The rule itself is compiled, so there is no second version of it. Where compiling fails, it runs as it is.
 """
 
-import io
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stderr
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dnasa.communication import Network
-from dnasa.core import Gradients, Messages, Rule, State, leaves, rebuilt
-from dnasa.engine.simulate import next_state
-from dnasa.engine.steppers import Stepper
+from dnasa.core import Gradients, Messages, Rule, State
 from dnasa.rules.forms import Form
 from dnasa.rules.schedules import constant
-from dnasa.runs.snapshots import Snapshot
-
-# compiled products with W: for 8 nodes of 10 million numbers, a library's take 2.5 times as long
-OPTIONS: dict[str, Any] = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON,ATEN"}
 
 
 def compiled_or_plain(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function; where that fails, use it as it is."""
-    fast: Callable[..., Any] = torch.compile(function, dynamic=False, options=OPTIONS)
-    quiet: Any = redirect_stderr(io.StringIO())  # at the first call, torch writes there how it chose the products
+    fast: Callable[..., Any] = torch.compile(function, dynamic=False)
 
     def call(*args: Any) -> Any:
-        nonlocal fast, quiet
+        nonlocal fast
         try:
-            with quiet:
-                quiet = nullcontext()
-                return fast(*args)
+            return fast(*args)
         except Exception as error:
             if fast is function:
                 raise
@@ -82,29 +70,3 @@ def _send(rule: Rule, state: Any, gradients: Gradients) -> tuple[Messages, Any]:
     messages, after = rule.send(state, gradients, 0)
     # torch 2.11 with Python 3.12 compiles what `_replace` returns into an empty tuple
     return messages, type(after)(*after)
-
-
-class TorchCompiled(Stepper):
-    """The whole step compiled, with the product with W."""
-
-    def __init__(self, rule: Rule, network: Network, snapshot: Snapshot):
-        self.state, self.sent = snapshot.state, snapshot.sent
-        self.network = network
-        self.rule, self.set_step = with_stored_schedules(rule.form, self.x)
-        self.weights = [torch.as_tensor(W, dtype=self.x.dtype, device=self.x.device) for W in network.step_weights]
-        self.row_bytes = rule.form.width_sent(self.x.shape[-1]) * self.x.dtype.itemsize
-        self.advance = compiled_or_plain(self._advance)
-
-    def _advance(self, state: Any, g: Tensor, W: Tensor) -> list[Tensor]:
-        def mix(messages: Messages, number: int) -> Messages:
-            return messages if len(W) == 1 else tuple(W @ message for message in messages)
-
-        after = next_state(self.rule, state, (g,), 0, mix)
-        return [a.clone() if a is g else a for a in leaves(after).values()]  # the problem may reuse its buffer
-
-    def step(self, gradients: Gradients, t: int) -> None:
-        self.set_step(t)
-        new = self.advance(self.state, gradients[0].detach(), self.weights[t % len(self.weights)])
-        self.state = rebuilt(self.state, dict(zip(leaves(self.state), new, strict=True)))
-        self.sent.compute(self.network, 1)
-        self.sent.add(self.network, self.row_bytes, t)

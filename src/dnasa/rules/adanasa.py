@@ -178,7 +178,8 @@ def adanasa(
     # for the engine's fast paths only
     schedules = (eta, alpha, beta, weight) if weight else (eta, alpha, beta)
     return declare(
-        made, ScaledAverage(partial(adanasa, layout=layout, radius=radius), schedules, k, step_length, averaged, with_radius)
+        made,
+        ScaledAverage(partial(adanasa, layout=layout, radius=radius), schedules, k, step_length, averaged, sums, with_radius),
     )
 
 

@@ -45,6 +45,7 @@ class ScaledAverage(NamedTuple):
     every: int  # k
     step: Callable[[State, int], Array]  # `step(state, t)` is the step of each node
     average: Callable[[State, int], Array]  # `average(state, t)` is the average of the iterates after step t
+    sums: Callable[[State, Array, Array, int], tuple[Array, Array]]  # `sums(state, step, g, t)` are S, and A before it is sent
     with_radius: Callable[[State, Array], State]  # the state that receives A
     shrink: Shrink | None = None
     functions: tuple[Any, ...] = ()  # of the rule that was declared to have this form
