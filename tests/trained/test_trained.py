@@ -382,12 +382,34 @@ def test_the_results_of_a_binary_model_are_those_of_single_rows(min_count: int, 
     assert len(calibration[3][0][1]) == 10
 
 
+def test_results_of_sites_are_as_exact_as_the_report_says() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    rng, errors = np.random.default_rng(0), dict[str, list[float]]()
+    for _ in range(40):
+        parts, every = [], []
+        for rows in (150, 400, 900):
+            event = rng.random(rows) < 0.12
+            odds = rng.normal(np.where(event, -1.3, -2.2), 1)
+            parts.append(evaluation.Part(rows=rows, scores=[evaluation._pair(odds, event, 5)]))
+            every.append((odds, event))
+        odds, event = map(np.concatenate, zip(*every, strict=True))
+        exact = {"AUC": roc_auc_score(event, odds), "sensitivity": (odds > np.log(0.12 / 0.88))[event].mean()}
+        for name, value, low, high in results.binary(parts, 0.12):
+            if name in exact:
+                errors.setdefault(name, []).append(abs(value - exact[name]) / (high - low))
+    assert np.quantile(errors["AUC"], 0.95) < 1 / 8
+    assert np.quantile(errors["sensitivity"], 0.95) < 1 / 4
+
+
 def test_a_model_that_is_worse_than_the_share_of_events_is_named(home: Path) -> None:
     rows, model = rows_of(home, "classification"), dnasa.load(home / "classification")
     measured = evaluation.begun(model, rows)
     for turned in (False, True):
         labels = 1 - rows.labels if turned else rows.labels
-        measured.common = evaluation.evaluate(model, rows.inputs, labels, 1)
+        part = evaluation.evaluate(model, rows.inputs, labels, 1)
+        assert part != "few"
+        measured.common = part
         found = results.shortcomings(measured)
         assert any("worse" in sentence for sentence in found) == turned
     perfect = [(100, 20, -3.0, 0.1)], [(256, 20, 3.0, 0.1)]
@@ -413,7 +435,7 @@ def test_a_site_with_few_rows_of_a_class_sends_nothing_of_its_tests(home: Path) 
     for events, sends in {0: True, 1: False, 4: False, 5: True}.items():
         place = order[others - 40 : others + events]
         part = evaluation.evaluate(model, rows.inputs[place], rows.labels[place], 5)
-        assert (part is not None) == sends
+        assert (part != "few") == sends
 
 
 @pytest.mark.parametrize(
@@ -494,8 +516,8 @@ def test_the_results_of_a_regression_and_of_classes_are_those_of_scikit_learn(ho
     rows, model = rows_of(home, "regression"), dnasa.load(home / "regression")
     for place in (slice(0, 50), slice(50, 53), slice(50, 160)):  # all rows, and sites
         part = evaluation.evaluate(model, rows.inputs[place], rows.labels[place], 5)
-        assert (part is None) == (place.stop == 53)
-        if part is not None:
+        assert (part == "few") == (place.stop == 53)
+        if part != "few":
             truth, values = map(model.encoding.target_values, (rows.labels[place], model.outputs(rows.inputs[place])))
             measures = list(results.regression([part], evaluated(home / "regression").scale))
             found, highs = ({name: measure[k] for name, *measure in measures} for k in (0, 2))
@@ -516,7 +538,7 @@ def test_the_results_of_a_regression_and_of_classes_are_those_of_scikit_learn(ho
     counts = confusion_matrix(digits.test_labels, p.argmax(1))
     np.testing.assert_array_equal(results.confusion([evaluated(tmp_path).common]), counts)
     part = evaluation.evaluate(model, digits.test_inputs, digits.test_labels, 5)
-    assert part is not None
+    assert part != "few"
     np.testing.assert_array_equal(np.sum(part.confusion, axis=1), counts.sum(1))
     assert {1, 2, 3, 4}.isdisjoint(np.ravel(part.confusion)), "of a site"
     assert abs(np.trace(part.confusion) - np.trace(counts)) <= 0.03 * counts.sum()
@@ -635,12 +657,17 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
     of_site = "bonn (its training rows)" if common else "bonn"
     assert of_site in shown[f"Results for kind, event: low, threshold {results.threshold_of(alone):.3g}"]
     alone.sites[1] = None
-    left_out, biased, *mixed = results.remarks(alone, ["bonn", "köln", "ulm"])
+    left_out, biased, *mixed, approximate = results.remarks(alone, ["bonn", "köln", "ulm"])
     assert [line.startswith("The calibration intercept of the first column mixes those") for line in mixed] == [True] * (
         not common
     )
+    assert approximate.startswith("Sites sent counts and rounded means of at least 5 rows, not predictions")
     assert "risks may differ from those of all" in biased
-    assert left_out == "Left out, lost in the run, with fewer than 5 test rows of a class, or tested by an earlier run: köln."
+    assert left_out == "Left out: köln (lost in the run)."
+    alone.sites[:2] = "tested", "few"
+    left_out = "Left out: bonn (an earlier run tested its rows), köln (fewer than 5 test rows of a class)."
+    assert results.remarks(alone, ["bonn", "köln", "ulm"])[0] == left_out
+    alone = evaluated(folders[0])
     alone.sites[1] = alone.sites[0].model_copy(update={"scores": [(alone.sites[0].scores[0][0], [])]})
     single, *_ = results.remarks(alone, ["bonn", "köln", "ulm"])
     assert single.startswith("Without a column, since all test rows have one class: köln;")
@@ -650,4 +677,4 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
         folder.mkdir()
     for leaves in (True, False):  # once
         run_threads(graph, lambda network: train(network, folders[1], Ledger(keys[network.rank])))
-        assert any(evaluated(folders[1]).sites) == leaves
+        assert [site == "tested" for site in evaluated(folders[1]).sites] == [not leaves] * 3

@@ -32,6 +32,7 @@ REGRESSION_SUMS = ("squared_error", "absolute_error", "error", "target", "square
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e300, le=1e300)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Score = Annotated[float, Field(ge=-LAST, le=LAST)]
+Reason = Literal["few", "tested"]  # why a site is left out: it has few test rows of a class, or an earlier run tested them
 Cells = list[tuple[Annotated[int, Field(ge=1, le=PLACES)], Count, Score, Score]]  # end, rows, mean and deviation of each
 
 
@@ -45,7 +46,7 @@ class Part(BaseModel, extra="forbid"):
 
 
 class Evaluation(BaseModel, extra="forbid"):
-    """The tests of a model: of the common test rows, and at each site; None where there are none, too few, or elsewhere."""
+    """The tests of a model: of the common test rows, and at each site; None where there are none, or at a lost site."""
 
     task: Literal["classification", "regression"]
     target: str
@@ -55,7 +56,12 @@ class Evaluation(BaseModel, extra="forbid"):
     training: list[Count] = []  # training rows of each class
     missing: dict[str, Count] = {}  # values of the training rows, without sites, whose cohort has them
     common: Part | None = None
-    sites: list[Part | None] = []
+    sites: list[Part | Reason | None] = []
+
+    @property
+    def parts(self) -> dict[int, Part]:
+        """What the sites measured, by their numbers."""
+        return {i: part for i, part in enumerate(self.sites) if isinstance(part, Part)}
 
     @model_validator(mode="after")
     def _fits(self) -> "Evaluation":
@@ -64,7 +70,7 @@ class Evaluation(BaseModel, extra="forbid"):
         wanted = set(REGRESSION_SUMS) if self.task == "regression" else set[str]()
         if len(self.training) not in (0, k):
             raise ValueError("its parts do not fit together")
-        for part in filter(None, (self.common, *self.sites)):
+        for part in filter(None, (self.common, *self.parts.values())):
             sizes = {*map(len, part.confusion), len(part.confusion)} - {0}
             ends = [[cell[0] for cell in cells] for pair in part.scores for cells in pair]
             fits = len(part.scores) == (k if k > 2 else 1) and not sizes - {k} and set(part.sums) == wanted and part.rows
@@ -73,11 +79,11 @@ class Evaluation(BaseModel, extra="forbid"):
         return self
 
 
-def evaluate(model: "TrainedModel", inputs: np.ndarray, labels: np.ndarray, min_count: int) -> Part | None:
-    """The model on these rows; None if there are too few, or too few of a class."""
+def evaluate(model: "TrainedModel", inputs: np.ndarray, labels: np.ndarray, min_count: int) -> Part | Literal["few"]:
+    """The model on these rows, if there are enough, and enough of each class or none."""
     counts = np.bincount(labels.ravel()) if model.task == "classification" else np.zeros(0)
     if len(labels) < max(1, min_count) or ((counts > 0) & (counts < min_count)).any():
-        return None  # any sum would tell of the few
+        return "few"  # any sum would tell of them
     measure = _regression if model.task == "regression" else _classification
     return measure(model, model.outputs(inputs), labels, min_count)
 
@@ -154,8 +160,8 @@ def _missing(encoding: "Encoding", inputs: np.ndarray) -> dict[str, int]:
     return {name: int((inputs[:, place] > present[place] + 1).sum()) for name, place in zip(named, places, strict=True)}
 
 
-def merged(parts: Sequence[Evaluation]) -> list[Part | None]:
-    """What each site measured; the processes have different ones."""
+def merged(parts: Sequence[Evaluation]) -> list[Part | Reason | None]:
+    """What each site measured, or why it did not; the processes have different ones."""
     return [next(filter(None, of_site), None) for of_site in zip(*(part.sites for part in parts), strict=True)]
 
 

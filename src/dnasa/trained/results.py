@@ -187,7 +187,7 @@ def described(evaluation: Evaluation) -> Iterator[Measure]:
 
 def groups(evaluation: Evaluation, sites: Sequence[str] = ()) -> dict[str, list[Part]]:
     """First all test rows that can be shown, then those of each site where it has enough."""
-    each = {node_name(sites, i): [part] for i, part in enumerate(evaluation.sites) if part is not None}
+    each = {node_name(sites, i): [part] for i, part in evaluation.parts.items()}
     if evaluation.common is not None:
         return {"all": [evaluation.common]} | {f"{name} (its training rows)": parts for name, parts in each.items()}
     shown = [part for (part,) in each.values()]
@@ -259,24 +259,30 @@ def remarks(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
     """Sentences about sites that the results leave out, if any, what sites have together, and an overfitted model."""
     if evaluation.task == "regression":
         return []
-    few = [node_name(sites, i) for i, part in enumerate(evaluation.sites) if part is None]
-    why = f"lost in the run, with fewer than {evaluation.min_count} test rows of a class, or tested by an earlier run"
-    least = f"Left out, {why}: {', '.join(few)}."
-    biased = "The first column has the other sites only: its risks may differ from those of all."
-    single = [
-        node_name(sites, i)
-        for i, part in enumerate(evaluation.sites)
-        if part and len(evaluation.names) == 2 and not all(part.scores[0])
+    measured, binary_model = evaluation.parts, len(evaluation.names) == 2
+    few = f"fewer than {evaluation.min_count} test rows of a class"
+    reasons = {"few": few, "tested": "an earlier run tested its rows", None: "lost in the run"}
+    left_out = [
+        f"{node_name(sites, i)} ({reasons[why]})" for i, why in enumerate(evaluation.sites) if not isinstance(why, Part)
     ]
-    in_all = f"Without a column, since all test rows have one class: {', '.join(single)}; the first column has these rows."
-    mixed = "The calibration intercept of the first column mixes those of the sites: it can be near 0 where theirs are not."
-    is_mixed = len(evaluation.names) == 2 and evaluation.common is None and len([*filter(None, evaluation.sites)]) > 1
-    found = [
-        *([least] if few else []),
-        *([biased] if few and any(evaluation.sites) else []),
-        *([in_all] if single else []),
-        *([mixed] if is_mixed else []),
-    ]
+    single = [node_name(sites, i) for i, part in measured.items() if binary_model and not all(part.scores[0])]
+    found = []
+    if left_out:
+        found.append(f"Left out: {', '.join(left_out)}.")
+    if left_out and measured:
+        found.append("The first column has the other sites only: its risks may differ from those of all.")
+    if single:
+        ones = ", ".join(single)
+        found.append(f"Without a column, since all test rows have one class: {ones}; the first column has these rows.")
+    if binary_model and evaluation.common is None and len(measured) > 1:
+        found.append(
+            "The calibration intercept of the first column mixes those of the sites: it can be near 0 where theirs are not."
+        )
+    if measured:
+        found.append(
+            f"Sites sent counts and rounded means of at least {evaluation.min_count} rows, not predictions: compared with "
+            "results from single rows, an AUC or a slope is off by up to an eighth of its interval, a sensitivity by a quarter."
+        )
     (parts, *_) = [*groups(evaluation).values(), []]
     for name, slope, _, high in binary(parts, 0.5) if len(evaluation.names) == 2 else ():
         if name == "calibration slope" and high < OVERFITTED:

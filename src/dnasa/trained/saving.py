@@ -7,7 +7,6 @@ executes the copy and no other file, and only if the caller trusts it.
 import hashlib
 import math
 import warnings
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.result import Result
 from dnasa.tasks import models
 from dnasa.trained import evaluation, results
-from dnasa.trained.evaluation import Evaluation
+from dnasa.trained.evaluation import Evaluation, Part, Reason
 from dnasa.trained.model import TrainedModel, encoding_of, kind_of
 
 FORMAT = 1
@@ -175,9 +174,10 @@ def _evaluate_everywhere(
     measured = evaluation.begun(model, rows)
     try:
         if result.writes and not rows.test_counts:
-            measured.common = evaluation.evaluate(model, rows.test_inputs, rows.test_labels, min_count=1)
+            common = evaluation.evaluate(model, rows.test_inputs, rows.test_labels, min_count=1)
+            measured.common = None if common == "few" else common
         if rows.sites and (rows.test_counts or problem.privacy is None):  # training rows have no noise here
-            measured.sites = [evaluation.evaluate(model, *pair, measured.min_count) for pair in _site_rows(problem, rows)]
+            measured.sites = _of_sites(problem, rows, model, measured.min_count)
             own = measured.model_dump(mode="json", exclude={"common"})
             parts = network.processes.allgather_json(own, lambda other: evaluation.like(measured, other))
             measured.sites = evaluation.merged(parts)
@@ -187,15 +187,18 @@ def _evaluate_everywhere(
     return measured
 
 
-def _site_rows(problem: Supervised, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of each site, the rows to test on, which are those for training where all share the test rows, once."""
+def _of_sites(problem: Supervised, rows: Dataset, model: TrainedModel, min_count: int) -> list[Part | Reason | None]:
+    """The tests at the sites of this process: on their test rows or, where all share these, once, on those for training."""
     own = bool(rows.test_counts)
     inputs, labels = (rows.test_inputs, rows.test_labels) if own else (rows.inputs, rows.labels)
     untested = np.ones(len(labels), bool) if rows.ledger is None else rows.ledger.untested(record=True)
+    measured: list[Part | Reason | None] = []
     for node, shard in enumerate(problem.shards):
         numbers = problem.own_test_rows(node) if own else np.concatenate([shard, *problem.validation[node : node + 1]])
         which = numbers[untested[numbers]]
-        yield inputs[which], labels[which]
+        part = evaluation.evaluate(model, inputs[which], labels[which], min_count) if len(numbers) else None
+        measured.append("tested" if part == "few" and len(which) < len(numbers) else part)
+    return measured
 
 
 def _state_of_run(problem: Supervised, result: Result, run: int) -> tuple[Tensor, Tensor | None]:
