@@ -270,8 +270,9 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
             axis.set_ylabel("")
         if there[0] > here[0] and there[1] == here[1] and other.get_xlabel() == axis.get_xlabel():
             axis.set_xlabel("")
-    rows, lines = len({row for row, _ in places}), max(axis.get_title().count("\n") for axis in axes)
-    figure.set_figheight(figure.get_figheight() + rows * (max(map(_height, axes)) + lines * current().font) / 72)
+    lines = max(axis.get_title().count("\n") for axis in axes)
+    marks = {row: max(_height(axis) for axis, place in zip(axes, places, strict=True) if place[0] == row) for row, _ in places}
+    figure.set_figheight(figure.get_figheight() + (sum(marks.values()) + len(marks) * lines * current().font) / 72)
     legend_below(figure)
 
 

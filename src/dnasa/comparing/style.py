@@ -19,6 +19,7 @@ POINTS = 72.27  # of TeX in an inch
 COLUMN = 229.5 / POINTS  # inches, a column of LaTeX's article; those of IEEE, ACM and ICML are wider
 NARROWEST, WIDEST = 2.0, 20.0
 TALLEST, PROPORTION = 3.0, 0.585  # a row of panels: in inches, and as a part of the figure's width
+PAGE, FLATTEST = 5.5, 1.5  # inches: all rows leave room for legend and caption, unless a row were flatter
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
 MARKERS: tuple[Any, ...] = (*"osD^vP*<>d", (3, 1, 0), (4, 1, 0), (3, 1, 180), (4, 1, 45), (6, 1, 0), *"1234|")
 OWN_MARKERS: tuple[Any, ...] = (*"Xph+x", (5, 2, 0))  # of rules that are not built in
@@ -64,7 +65,7 @@ class Style:
         if self.width is None:
             return width * columns, height * rows
         scaled = height * self.width / (width * columns)
-        return self.width, rows * min(scaled, PROPORTION * self.width, TALLEST)
+        return self.width, rows * min(scaled, PROPORTION * self.width, TALLEST, max(PAGE / rows, FLATTEST))
 
 
 _current: ContextVar[Style] = ContextVar("style", default=Style())  # noqa: B039 (it is frozen)
