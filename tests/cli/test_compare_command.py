@@ -31,9 +31,10 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     table = (tmp_path / "a" / "table.tex").read_text()
     assert r"\toprule" in table
     assert (
-        r"\caption{Test loss on least squares: 4 nodes, exact graph, 20 steps, 2 mixing rounds per exchange, batches of 1 per "
-        r"node, mean $\pm$ std over 2 seeds. Bold: the best result and its equals; with fewer than 5 seeds, differences are "
-        r"not tested. Schedule of the tuned stepsizes: constant. $^\dagger$~The stepsize is at an edge of its grid. --: no "
+        r"\caption{Test loss on least squares: 4 nodes, exact graph (2 graphs in turn whose product is the exact average), "
+        r"20 steps, 2 mixing rounds per exchange, batches of 1 per node, mean $\pm$ std over 2 seeds. Bold: the best result "
+        r"and its equals; with fewer than 5 seeds, differences are not tested. Schedule of the tuned stepsizes: constant. "
+        r"$^\dagger$~The stepsize is at an edge of its grid. --: no "
         r"stepsize needed. MB is what each node sent. vs.\ best: mean paired difference and its 95\% confidence interval ($t$ "
         r"distribution). Stepsizes were chosen by the training loss of other seeds (2, 3).}" in table
     )
@@ -85,7 +86,7 @@ def test_a_rule_that_changes_the_graph_of_the_others_is_named(rules: str, line: 
         ("--format pdf,gif", "Unknown format 'gif'"),
         ("--format ,", "--format names no format"),
         ("--style poster", "Unknown style 'poster'"),
-        ("--style paper:wide", "paper with a width of 2 to 20 inches: paper:6.75, paper:487pt."),
+        ("--style paper:wide", "paper with a width of 2 to 20 inches: paper:6.75, paper:469pt."),
         ("--latex", "give --out"),
         ("--metric wat", "There is no metric 'wat'"),
         ("--rules dsgd:wat", "Unknown schedule 'wat' for dsgd"),

@@ -267,19 +267,20 @@ def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results
     table = over_seeds(table.rename(columns={"test_loss": "test_r2"}), "test_r2").assign(chosen=True)
     figure = drawing.figure_of_stepsizes(table, "test_r2")
     axis = figure.axes[0]
-    (mark,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
+    (mark,) = [line for line in axis.get_lines() if line.get_label() == f"_{plots.DIVERGED}"]
     assert np.asarray(mark.get_xydata()).tolist() == [[10.0, 1.0], [30.0, 1.0]]
     assert mark.get_marker() == data_lines(axis)[0].get_marker()
-    assert drawing.DIVERGED in [text.get_text() for text in axis.texts]
+    assert [text.get_text() for text in axis.texts] == [plots.DIVERGED, plots.OFF]
     assert 0.2 < axis.get_ylim()[0] < 0.9
     np.testing.assert_array_equal(data_lines(axis)[0].get_ydata(), [0.9, 0.92, np.nan, np.nan, np.nan])
     assert [*np.ravel(axis.collections[0].get_linewidth())[:3]] == [1, 1, 0]  # no bar where there is no point
     assert [text.get_text() for text in axis.get_xticklabels()] == ["0.1", "1", "3", "10", "30"]
-    (beyond,) = [line for line in axis.get_lines() if line.get_label() == "_beyond"]
-    assert np.asarray(beyond.get_xydata()).tolist() == [[3.0, axis.get_ylim()[0]]]
+    (beyond,) = [line for line in axis.get_lines() if line.get_label() == f"_{plots.OFF}"]
+    assert np.asarray(beyond.get_xydata()).tolist() == [[3.0, 1.0]]
     assert (beyond.get_marker(), beyond.get_markerfacecolor()) == (mark.get_marker(), "white")
-    (circles,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
-    assert np.nanmin(np.asarray(circles.get_ydata(), dtype=float)) == axis.get_ylim()[0]  # around the hollow marker
+    inside, around = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
+    np.testing.assert_array_equal(inside.get_ydata(), [0.9, 0.92, np.nan, np.nan, np.nan])
+    assert (np.asarray(around.get_xydata()).tolist(), around.get_transform()) == ([[3.0, 1.0]], beyond.get_transform())
     both = [f"bars and bands: {drawing.RANGE}", drawing.FLAT, drawing.CHOSEN]
     assert drawing.signs(table, "test_r2") == [*both, drawing.MARKS, drawing.BEYOND]
     assert drawing.signs(table[table.eta <= 1], "test_r2") == [f"bars: {drawing.RANGE}", drawing.CHOSEN]
@@ -288,16 +289,17 @@ def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results
 
 @pytest.mark.pictures
 @pytest.mark.parametrize(("metric", "shows_all"), [("test_accuracy", True), ("test_r2", False)])
-def test_stepsizes_show_all_accuracies_and_stack_what_is_off_the_axis_at_its_stepsize(metric: str, shows_all: bool) -> None:
+def test_stepsizes_show_all_accuracies_and_what_is_off_the_axis_above_it_at_its_stepsize(metric: str, shows_all: bool) -> None:
     table = runs(**{rule: [(0.01, 1.0, 0.12), (0.1, 1.0, 0.9), (1.0, 1.0, 0.95)] for rule in ("dsgd", "dsgt", "dadam")})
     (axis,) = drawing.figure_of_stepsizes(over_seeds(table.rename(columns={"test_loss": metric}), metric), metric).axes
     assert (axis.get_ylim()[0] < 0.12) == shows_all
-    marks = [line for line in axis.get_lines() if line.get_label() == "_beyond"]
+    marks = [line for line in axis.get_lines() if line.get_label() == f"_{plots.OFF}"]
     places = [line.get_transform().transform(line.get_xydata())[0] for line in marks]
     assert len(places) == (0 if shows_all else 3)
     across = axis.transData.transform([0.01, 1])[0]
     for i, (x, y) in enumerate(places):
-        assert (x, y - axis.bbox.y0) == pytest.approx((across, i * 1.75 * style.current().marker / 72 * axis.figure.dpi))
+        row = 1.75 * style.current().marker / 72 * axis.figure.dpi
+        assert (x, y - axis.bbox.y1) == pytest.approx((across, (i + 1) * row)), "a row for each rule"
 
 
 def curves_of(values: dict[str, list[float]], metric: str) -> pd.DataFrame:
@@ -334,16 +336,17 @@ def test_panels_of_a_problem_have_the_same_scale() -> None:
 
 
 @pytest.mark.pictures
-def test_panels_of_a_row_have_the_same_horizontal_scale() -> None:
-    figure, axes = plots.panel_list(3, 2)
-    for axis, most in zip(axes, (9.0, 90.0, 9.0), strict=True):
+def test_panels_of_a_problem_have_the_same_horizontal_scale() -> None:
+    figure, axes = plots.panel_list(4, 2)
+    for axis, most in zip(axes, (3.0, 5.0, 1.0, 3.0), strict=True):
         table = curves_of({"dsgd": [3.0, 2.0, 1.0], "dnasa": [3.0, 2.0, 1.0]}, "test_loss")
         table["mb_per_node"] = table.step * np.where(table.rule == "dsgd", 1.0, most)
         drawing.draw_curves(axis, table, "mb_per_node", "test_loss")
-    assert [axis.get_xscale() for axis in axes] == ["linear", "log", "linear"]
-    drawing.finish_panels(figure, axes)
-    assert [axis.get_xscale() for axis in axes] == ["log", "log", "linear"]
-    assert axes[0].get_xlim() == axes[1].get_xlim() == pytest.approx((1 / 1.1, 198**0.02 * 180))
+    assert [axis.get_xscale() for axis in axes] == ["linear", "log", "linear", "linear"]
+    drawing.finish_panels(figure, axes, problems=["a", "a", "a", "b"])
+    assert [axis.get_xscale() for axis in axes] == ["log", "log", "log", "linear"]
+    for axis in axes[:3]:
+        assert axis.get_xlim() == pytest.approx((1 / 1.1, 11**0.02 * 10))
 
 
 @pytest.mark.pictures
@@ -358,9 +361,9 @@ def test_marks_at_the_left_edge_are_shown_and_do_not_touch_the_word(name: str) -
         figure.draw_without_rendering()
     assert [axis.get_xscale() for axis in figure.axes] == ["linear", "log"]
     for axis in figure.axes:
-        boxes = [line.get_window_extent() for line in axis.get_lines() if line.get_label() == "_diverged"]
+        boxes = [line.get_window_extent() for line in axis.get_lines() if line.get_label() == f"_{plots.DIVERGED}"]
         assert len(boxes) == 4
-        assert axis.texts[0].get_text() == drawing.DIVERGED
+        assert axis.texts[0].get_text() == plots.DIVERGED
         assert axis.texts[0].get_window_extent().x1 < min(box.x0 for box in boxes)
 
 
@@ -413,7 +416,7 @@ def test_marks_of_many_rules_hide_nothing_and_are_in_the_figure(name: str, metri
         figure.draw_without_rendering()
     (axis,) = figure.axes
     title = axis.title.get_window_extent()
-    marks = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
+    marks = [line for line in axis.get_lines() if line.get_label() == f"_{plots.DIVERGED}"]
     places = [line.get_transform().transform(line.get_xydata())[0] for line in marks]
     assert len(marks) == len(rules)
     for one, other in combinations(places, 2):

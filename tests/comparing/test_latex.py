@@ -106,9 +106,8 @@ def test_a_table_has_booktabs_rules_balanced_braces_and_as_many_cells_as_columns
 
 
 def compiled(folder: Path, *tables: str, columns: bool = False) -> str:
-    """What LaTeX says about a page of these tables, with one column or with two of 234 pt."""
+    """What LaTeX says about a page of these tables, with one column or with two of 229.5 pt."""
     begin = "\\documentclass%s{article}\\usepackage{booktabs, graphicx}" % ("[twocolumn]" if columns else "")
-    begin += "\\setlength{\\textwidth}{478pt}\\setlength{\\columnsep}{10pt}" if columns else ""
     page = [begin, "\\begin{document}", *tables, "\\end{document}\n"]
     (folder / "page.tex").write_text("\n".join(page))
     words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]

@@ -433,7 +433,7 @@ def test_links_of_a_study_can_fail(tmp_path: Path) -> None:
     (file := tmp_path / "s.toml").write_text(LEAST + lossy)
     report = report_of(file, tmp_path / "a")
     assert report.numbers()["mean"].nunique() == 2
-    assert "lossy (exact, 1 round, links fail with probability 0.5, " in report.notes()[1]
+    assert "graphs in turn whose product is the exact average, 1 round, links fail with probability 0.5, " in report.notes()[1]
 
 
 def test_a_study_with_own_networks_alone_takes_its_links_from_a_file(tmp_path: Path) -> None:
@@ -459,7 +459,7 @@ def test_networks_of_a_study_are_cells_with_their_own_messages(tmp_path: Path) -
     (file := tmp_path / "s.toml").write_text(text)
     done = succeed("study", file, "--out", tmp_path / "a", "--latex")
     words = " ".join(done.stdout.split())
-    assert "Networks: exact_one (exact, 1 round, " in words
+    assert "Networks: exact_one (exact, 2 graphs in turn whose product is the exact average, 1 round, " in words
     assert "few (complete, 1 round, every 2 steps, feedback:2, " in words
     assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in words
     assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in (tmp_path / "a" / "curves.tex").read_text()
@@ -468,7 +468,10 @@ def test_networks_of_a_study_are_cells_with_their_own_messages(tmp_path: Path) -
     assert "Links" not in (tmp_path / "b" / "curves.tex").read_text()
     drawn = pd.read_csv(tmp_path / "a" / "curves.csv").groupby("graph").clock_seconds.max()
     assert drawn["few"] < drawn["exact_one"]
-    assert "Networks: exact one (exact, 1 round, " in (tmp_path / "a" / "table.tex").read_text()
+    assert (
+        "Networks: exact one (exact, 2 graphs in turn whose product is the exact average, 1 round, "
+        in (tmp_path / "a" / "table.tex").read_text()
+    )
 
 
 def test_notes_say_what_the_interval_of_a_table_is(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def texts(figure: Any) -> dict[Text, Any]:
 
 @pytest.mark.parametrize(
     ("name", "width", "count"),
-    [("paper", 234 / 72.27, 6), ("paper:234pt", 234 / 72.27, 3), ("paper:5.5", 5.5, 5), ("paper:2.5", 2.5, 4)],
+    [("paper", 229.5 / 72.27, 6), ("paper:234pt", 234 / 72.27, 3), ("paper:5.5", 5.5, 5), ("paper:2.5", 2.5, 4)],
 )
 def test_printed_text_fits_the_column_in_7_or_8_points_and_nothing_overlaps(name: str, width: float, count: int) -> None:
     with style.context(name):
@@ -75,7 +75,7 @@ def test_text_remains_text_in_embedded_fonts() -> None:
     assert b"/CIDFontType2" in pdf
     assert b"/Type3" not in pdf
     assert b"<text" in svg
-    assert b"/MediaBox [ 0 0 233.1" in pdf  # 234 points of TeX
+    assert b"/MediaBox [ 0 0 228.6" in pdf  # 229.5 points of TeX
 
 
 def test_symbols_stand_for_the_stepsize_and_the_gradient_norm() -> None:
@@ -139,6 +139,7 @@ def test_a_style_sets_size_and_looks_and_ends_with_its_context() -> None:
     with style.context("paper:487pt") as chosen:
         assert matplotlib.rcParams["font.size"] == 8
         assert chosen.size(1, 1, 6.4, 4.2) == pytest.approx((487 / 72.27, 3))  # a row is at most 3 inches high
+        assert [chosen.size(2, rows, 4.6, 3.4)[1] for rows in (3, 5)] == [5.5, 7.5]  # fits the page with its caption
         common = plots.styles(COMPARED)
     assert (matplotlib.rcParams["font.size"], style.current()) == (before, style.Style())
     first = [lightness(look["color"]) for look in common]

@@ -136,7 +136,8 @@ def compare(context: typer.Context, options: Options) -> None:
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
         model = f", model {source.model}" if source.model else ""
-        setting = f"{title(graph=f'{graph.name} graph')}{model}, batches of {source.problem.batch} per node"
+        turns = f" ({graph.sequence})" if graph.sequence else ""
+        setting = f"{title(graph=f'{graph.name} graph{turns}')}{model}, batches of {source.problem.batch} per node"
         words = setting, options.out.resolve().name
         latex: Any = {f"{name}.tex": partial(comparison.caption, name, words[0]) for name in figures}
         latex["table.tex"] = partial(comparison.latex, *words)

@@ -165,7 +165,7 @@ class Options:
     )
     format: str = figures("png", "Formats of the figures, separated by commas: png, pdf, svg.")
     style: str = figures(
-        "screen", "Look of the figures: screen; paper, a column of 234 pt; or a width, as paper:6.75 (inches)."
+        "screen", "Look of the figures: screen; paper, a column of 229.5 pt; or a width, as paper:6.75 (inches)."
     )
     latex: bool = figures(False, "Also write the table as LaTeX (booktabs), table.tex in --out.")
 

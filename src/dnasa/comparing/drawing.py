@@ -1,6 +1,5 @@
 """The two pictures of a comparison: curves, and results against stepsizes. Both are drawn from frames of `statistics`."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import product
 from textwrap import fill
@@ -10,17 +9,7 @@ import numpy as np
 import pandas as pd
 
 from dnasa.comparing import plots
-from dnasa.comparing.plots import (
-    axis_name,
-    drawable,
-    finish,
-    legend_below,
-    name_decades,
-    name_ticks,
-    names_of,
-    panel_list,
-    shown,
-)
+from dnasa.comparing.plots import axis_name, drawable, finish, legend_below, name_decades, name_ticks, panel_list
 from dnasa.comparing.statistics import METHOD, VARIANT
 from dnasa.comparing.style import current
 from dnasa.problems.metrics import in_percent, larger_is_better
@@ -28,6 +17,7 @@ from dnasa.problems.metrics import in_percent, larger_is_better
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 AXES = {
     "step": "steps",
@@ -37,17 +27,17 @@ AXES = {
     "seconds": "seconds of training",
     "clock_seconds": "predicted seconds",
 }
-DIVERGED = "diverged"
 RANGE = "range over the seeds"
 FLAT = "horizontal lines: methods that need no stepsize"
 CHOSEN = "circles: chosen stepsizes"
 MARKS = "markers above the axis: a run diverged"
 WORSE = "far worse results are off the axis"
-BEYOND = "hollow markers on the edge: results off the axis"
+BEYOND = "hollow markers above the axis: far worse results, off the axis"
 NUMBERS = ["mean", "low", "high"]
 EDGE = 0.02  # of a horizontal axis, so that the first and last markers are whole
 MARGIN = 0.05  # of the values, above and below them
 GROWN = 10  # times the first value: more is beyond the axis
+FARTHER = 4  # times as far to the right: more needs a logarithmic horizontal axis
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 CIRCLE = 2.7  # markers wide
 
@@ -58,25 +48,25 @@ Lines = list[tuple[Any, pd.DataFrame]]  # a variant and its rows
 def line_styles(variants: Iterable[Sequence[Any]]) -> LineStyles:
     """The styles of these rules with their schedules and perhaps stepsizes, for panels that show the same ones."""
     keys = list(variants)
-    looks = zip(keys, names_of(keys), plots.styles([str(rule) for rule, *_ in keys]), strict=True)
+    looks = zip(keys, plots.names_of(keys), plots.styles([str(rule) for rule, *_ in keys]), strict=True)
     return {plots.label(*key): {"label": name} | look for key, name, look in looks}
 
 
 def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: LineStyles | None = None) -> None:
     """Draw a frame of `Comparison.curves`: a line and a band for each variant, its marker above the axis if a run diverged."""
-    table = shown(table.assign(**{x: drawable(table[x].astype(float))}))
+    table = plots.shown(table.assign(**{x: drawable(table[x].astype(float))}))
     lines = _lines(table, VARIANT)
     looks = styles or line_styles(variant for variant, _ in lines)
     for i, (variant, rows) in enumerate(lines):
         plots.draw_curve(axis, rows, x, shift=(i + 0.5) / len(lines), **looks[plots.label(*variant)])
     known = _of_limits(table, x, metric)
     finish(axis, AXES.get(x, x), axis_name(metric), log=not larger_is_better(metric) and is_wide(known))
-    if is_wide([rows[x].max() for _, rows in lines if not rows.diverged.any()]):
-        _stretch(axis)  # one method sends far more than another
+    if is_wide([rows[x].max() for _, rows in lines if not rows.diverged.any()], FARTHER):
+        _stretch(axis)  # one method or network sends far more than another
     elif (table[x] > 0).any():
         axis.set_xlim(-EDGE * table[x].max(), (1 + EDGE) * table[x].max())
     focus(axis, known)
-    _name_marks(axis)
+    _name_marks(axis, plots.DIVERGED)
 
 
 def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineStyles | None = None) -> None:
@@ -86,7 +76,7 @@ def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineS
     off the axis. Where a run diverged, the rule's marker is above the axis. Stepsizes that the table says are chosen are
     circled.
     """
-    table = shown(table).assign(eta=drawable(table.eta.astype(float)))
+    table = plots.shown(table).assign(eta=drawable(table.eta.astype(float)))
     lines = _lines(table, METHOD)
     looks = styles or line_styles(variant for variant, _ in lines)
     for variant, rows in lines:
@@ -96,21 +86,25 @@ def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineS
             axis.axhline(rows["mean"].iloc[0], **(look | {"marker": "", "zorder": above}))
             axis.axhspan(rows.low.iloc[0], rows.high.iloc[0], color=look["color"], alpha=0.15, linewidth=0)
             continue
-        (line,) = axis.plot(rows.eta, rows["mean"], ms=current().marker, gid="points", **look)
+        (line,) = axis.plot(rows.eta, rows["mean"], ms=plots.size_of(look["marker"]), gid="points", **look)
         axis.vlines(rows.eta, rows.low, rows.high, color=look["color"], linewidth=1, gid="points")
         if "chosen" in rows:
             chosen = rows[rows.chosen.astype(bool)]
-            circle: Any = {"marker": "o", "ms": CIRCLE * current().marker, "mfc": "none", "clip_on": False, "in_layout": False}
-            axis.plot(chosen.eta, chosen["mean"], label="_chosen", linestyle="", color=look["color"], **circle)
+            _circle(axis, chosen.eta, chosen["mean"], line)
         if rows["mean"].isna().any():
-            plots.mark_diverged(axis, rows.eta[rows["mean"].isna()], line)
+            plots.mark_above(axis, rows.eta[rows["mean"].isna()], line, plots.DIVERGED)
     known = _worth_showing(table, metric)
     if (table.eta > 0).any():
         axis.set_xscale("log")
         _name_stepsizes(axis, sorted({*table.eta[table.eta > 0]}))
     finish(axis, r"stepsize $\eta$", axis_name(metric), log=not larger_is_better(metric) and is_wide(known))
     focus(axis, known)
-    _name_marks(axis)
+    _name_marks(axis, plots.DIVERGED)
+
+
+def _circle(axis: "Axes", x: Any, y: Any, line: "Line2D", **where: Any) -> None:
+    circle: Any = {"marker": "o", "ms": CIRCLE * current().marker, "mfc": "none", "clip_on": False, "in_layout": False}
+    axis.plot(x, y, label="_chosen", linestyle="", color=line.get_color(), **circle | where)
 
 
 def _stretch(axis: "Axes") -> None:
@@ -123,7 +117,7 @@ def _stretch(axis: "Axes") -> None:
     axis.set_xlim(first, (np.nanmax(places) / first) ** EDGE * np.nanmax(places))
     name_decades(axis.xaxis)
     for line in axis.lines:
-        if line.get_label() == "_diverged":  # perhaps at 0
+        if line.get_label() == f"_{plots.DIVERGED}":  # perhaps at 0
             line.set_xdata(np.maximum(line.get_xdata(), first))
 
 
@@ -179,20 +173,16 @@ def _name_stepsizes(axis: "Axes", etas: Sequence[float]) -> None:
     axis.xaxis.set_minor_locator(NullLocator())
 
 
-def _name_marks(axis: "Axes") -> None:
-    """Say what the markers above an axis mean."""
-    if height := _height(axis):
+def _name_marks(axis: "Axes", kind: str) -> None:
+    """Say what the markers of a kind above an axis mean."""
+    if heights := [height for each, height in plots.rows_above(axis) if each == kind]:
         at_left: Any = {"ha": "right", "va": "center", "fontsize": current().font - 1, "textcoords": "offset points"}
-        size, columns = current().marker, (plots.diverged(axis) + 1) // 4  # to the left of the first
-        axis.annotate(
-            DIVERGED, (0, 1), (-2 - (0.65 + 1.75 * columns) * size, height / 2 + 0.4 * size), "axes fraction", **at_left
-        )
+        axis.annotate(kind, (0, 1), (-2 - 0.65 * current().marker, sum(heights) / len(heights)), "axes fraction", **at_left)
 
 
 def _height(axis: "Axes") -> float:
     """The height of the markers above an axis, in points."""
-    rows = min(2, plots.diverged(axis))
-    return 1.75 * current().marker * (rows + 1) if rows else 0.0
+    return max((height + current().marker for _, height in plots.rows_above(axis)), default=0.0)
 
 
 def entitle(axis: "Axes", title: str) -> None:
@@ -209,8 +199,6 @@ def figure_of_curves(table: pd.DataFrame, columns: Sequence[str], metric: str) -
     figure, axes = panel_list(len(columns), len(columns), *size)
     for axis, column in zip(axes, columns, strict=True):
         draw_curves(axis, table, column, metric)
-        if axis is not axes[0]:
-            axis.sharey(axes[0])
     finish_panels(figure, axes)
     return figure
 
@@ -218,7 +206,7 @@ def figure_of_curves(table: pd.DataFrame, columns: Sequence[str], metric: str) -
 def signs(table: pd.DataFrame, metric: str) -> list[str]:
     """What the signs in a figure of these curves or stepsizes mean, for its caption."""
     of_curves = "step" in table
-    known = _of_limits(shown(table), "step", metric) if of_curves else _worth_showing(table, metric)
+    known = _of_limits(plots.shown(table), "step", metric) if of_curves else _worth_showing(table, metric)
     later = (table[table.step >= FIRST * table.step.max()] if of_curves else table)["mean"].dropna()
     beyond = not later.between(known.min(), known.max()).all()
     flat, tuned = not of_curves and table.eta.isna().any(), not of_curves and table.eta.notna().any()
@@ -228,25 +216,22 @@ def signs(table: pd.DataFrame, metric: str) -> list[str]:
 
 
 def _mark_beyond(axis: "Axes") -> None:
-    """Results of stepsizes that are off the axis are hollow markers on its edge; bars and lines to them would look alike.
-
-    Several at the same place are stacked into the axis.
-    """
-    stacked: Counter[tuple[float, float]] = Counter()
+    """Results of stepsizes that are off the axis are hollow markers above it; bars and lines to them would look alike."""
     low, high = axis.get_ylim()
     lines = [line for line in axis.lines if line.get_gid() == "points"]
-    for line, bar in zip(lines, [part for part in axis.collections if part.get_gid() == "points"], strict=True):
-        mean = np.asarray(line.get_ydata(), dtype=float)
-        edge = np.where(mean == (near := np.clip(mean, low, high)), np.nan, near)
-        line.set_ydata(np.where(np.isnan(edge), mean, np.nan))
-        bar.set_linewidth([float(there) for there in np.isnan(edge)])
-        for x, y in zip(np.asarray(line.get_xdata())[~np.isnan(edge)], edge[~np.isnan(edge)], strict=True):
-            inwards = stacked[x, y] if y == low else -stacked[x, y]
-            plots.mark(axis, [x], [y], line, axis.transData, 0, inwards, label="_beyond", mfc="white", zorder=3)
-            stacked[x, y] += 1
-    for line in axis.lines:
-        if line.get_label() == "_chosen":
-            line.set_ydata(np.clip(line.get_ydata(), low, high))
+    bars = [part for part in axis.collections if part.get_gid() == "points"]
+    circles: list[Any] = [line for line in axis.lines if line.get_label() == "_chosen"] or [None] * len(lines)
+    for line, bar, circle in zip(lines, bars, circles, strict=True):
+        x, mean = np.asarray(line.get_data(), dtype=float)
+        if not (off := (mean < low) | (mean > high)).any():
+            continue
+        line.set_ydata(np.where(off, np.nan, mean))
+        bar.set_linewidth([float(there) for there in ~off])
+        plots.mark_above(axis, x[off], line, plots.OFF, mfc="white")
+        if circle and (chosen := np.isin(circle.get_xdata(), x[off])).any():
+            _circle(axis, x[off & np.isin(x, circle.get_xdata())], 1, line, transform=axis.lines[-1].get_transform())
+            circle.set_ydata(np.where(chosen, np.nan, circle.get_ydata()))
+    _name_marks(axis, plots.OFF)
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
@@ -259,12 +244,8 @@ def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
 def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str] = (), problems: Sequence[str] = ()) -> None:
     """Give panels their titles, outer axes their names, and all one legend.
 
-    Those of a problem have the same vertical axis, and those of a row the same horizontal scale, with curves also its limits.
+    Those of a problem have the same vertical axis and the same horizontal scale, with curves also its limits.
     """
-    for axis, title in zip(axes, titles, strict=False):
-        points = axis.get_window_extent().width / axis.figure.dpi * 72
-        letters = int(points / (0.5 * current().font))
-        entitle(axis, fill(title, max(10, letters)).replace(",\n", "\n"))
     kinds = [(axis.get_ylabel(), problem) for axis, problem in zip(axes, problems or [""] * len(axes), strict=True)]
     for kind in dict.fromkeys(kinds):
         alike = [axis for axis, own in zip(axes, kinds, strict=True) if own == kind]
@@ -276,23 +257,28 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
                 name_ticks(axis)
             axis.set_ylim(limits[:, 0].min(), limits[:, 1].max())
             _mark_beyond(axis)
+    for axis, title in zip(axes, titles, strict=False):
+        points = axis.get_window_extent().width / axis.figure.dpi * 72
+        letters = int(points / (0.5 * current().font))
+        entitle(axis, fill(title, max(10, letters)).replace(",\n", "\n"))
     places = [(spec.rowspan.start, spec.colspan.start) for axis in axes if (spec := axis.get_subplotspec())]
-    beside = [(axis.get_xlabel(), row) for axis, (row, _) in zip(axes, places, strict=True)]
-    for own in dict.fromkeys(beside):
-        _share_horizontally([axis for axis, each in zip(axes, beside, strict=True) if each == own])
+    across = [(axis.get_xlabel(), problem) for axis, (_, problem) in zip(axes, kinds, strict=True)]
+    for own in dict.fromkeys(across):
+        _share_horizontally([axis for axis, each in zip(axes, across, strict=True) if each == own])
     for (axis, here), (other, there) in product(zip(axes, places, strict=True), repeat=2):
         if there[0] == here[0] and there[1] < here[1] and other.get_ylabel() == axis.get_ylabel():
             axis.set_ylabel("")
         if there[0] > here[0] and there[1] == here[1] and other.get_xlabel() == axis.get_xlabel():
             axis.set_xlabel("")
-    rows, lines = len({row for row, _ in places}), max(axis.get_title().count("\n") for axis in axes)
-    figure.set_figheight(figure.get_figheight() + rows * (max(map(_height, axes)) + lines * current().font) / 72)
+    lines = max(axis.get_title().count("\n") for axis in axes)
+    marks = {row: max(_height(axis) for axis, place in zip(axes, places, strict=True) if place[0] == row) for row, _ in places}
+    figure.set_figheight(figure.get_figheight() + (sum(marks.values()) + len(marks) * lines * current().font) / 72)
     legend_below(figure)
 
 
 def _share_horizontally(axes: "Sequence[Axes]") -> None:
-    """The same scale for panels of a row, and the same limits for those of curves."""
-    if is_wide([axis.get_xlim()[1] for axis in axes]) or any(axis.get_xscale() == "log" for axis in axes):
+    """The same scale for all panels, and the same limits for those of curves."""
+    if is_wide([axis.get_xlim()[1] for axis in axes], FARTHER) or any(axis.get_xscale() == "log" for axis in axes):
         for axis in axes:
             if axis.get_xscale() == "linear":
                 _stretch(axis)
@@ -301,10 +287,10 @@ def _share_horizontally(axes: "Sequence[Axes]") -> None:
         axis.set_xlim(limits[:, 0].min(), limits[:, 1].max())
 
 
-def is_wide(values: Any) -> bool:
-    """Whether these numbers need a logarithmic axis: all positive, the largest more than 10 times the smallest."""
+def is_wide(values: Any, times: float = 10) -> bool:
+    """Whether these numbers need a logarithmic axis: all positive, the largest more than so many times the smallest."""
     known = drawable(pd.Series(np.ravel(values).astype(float))).dropna()
-    return bool(len(known) and known.min() > 0 and known.max() > 10 * known.min())
+    return bool(len(known) and known.min() > 0 and known.max() > times * known.min())
 
 
 def focus(axis: "Axes", values: Any) -> None:

@@ -53,6 +53,8 @@ TICKS = [1, 2, 2.5, 5, 10]  # first digits of the distance between ticks
 NARROW = 2  # inches, below which a horizontal axis has fewer ticks
 HISTORY = ("test_loss", "train_loss", "test_accuracy", "test_rmse", "grad_norm", "consensus")
 MAX_PANELS = 8  # of a history
+DIVERGED, OFF = ABOVE = "diverged", "off axis"  # what markers above an axis mean
+SOLID = {*"osD^vP<>dXph"}  # markers
 HANDLE = 8  # letters that a line in a legend takes
 MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
 MANY = 100  # edges of a graph beyond which they are drawn thinner
@@ -263,34 +265,35 @@ def draw_curve(
     """
     mean = rows["mean"]
     distance = max(1, int(mean.count()) // current().marked)
-    markers: Any = {"ms": current().marker, "markevery": (int(shift * distance), distance)}
+    markers: Any = {"ms": size_of(style.get("marker")), "markevery": (int(shift * distance), distance)}
     (line,) = axis.plot(rows[x], mean, label=label, **markers, **style)
     if band and rows.runs.max() > 1 and mean.count() > 1:
         axis.fill_between(rows[x], rows.low, rows.high, color=line.get_color(), alpha=0.15, linewidth=0)
     if rows.diverged.any() and mean.notna().any():
-        mark_diverged(axis, rows[x][mean.notna()].tail(1), line)
+        mark_above(axis, rows[x][mean.notna()].tail(1), line, DIVERGED)
 
 
-def mark_diverged(axis: "Axes", places: Any, line: "Line2D") -> None:
-    """Draw a line's marker above the axis; those of several lines are in two rows, next to each other."""
-    number = diverged(axis)
-    mark(axis, places, [1.0] * len(places), line, axis.get_xaxis_transform(), number // 2, number % 2 + 1.5, label="_diverged")
+def size_of(marker: Any) -> float:
+    """The size of a marker in points; stars and those of lines alone are larger, since they cover less."""
+    return current().marker * (1 if marker in SOLID else 1.5)
+
+
+def mark_above(axis: "Axes", places: Any, line: "Line2D", kind: str, **style: Any) -> None:
+    """Draw a line's marker above the axis, in a row of its own; those of a kind are drawn one after another."""
+    from matplotlib.transforms import ScaledTranslation
+
+    marker = line.get_marker() or "x"
+    look: Any = {"marker": marker, "ms": 1.3 * size_of(marker), "color": line.get_color(), "linestyle": ""}
+    (mark,) = axis.plot(places, [1.0] * len(places), label=f"_{kind}", clip_on=False, **look | style)
+    height = rows_above(axis)[-1][1]
+    mark.set_transform(axis.get_xaxis_transform() + ScaledTranslation(0, height / 72, axis.figure.dpi_scale_trans))
     axis.update_datalim([(x, 1) for x in places], updatey=False)
 
 
-def mark(axis: "Axes", x: Any, y: Any, line: "Line2D", transform: Any, number: int, above: float = 0, **style: Any) -> None:
-    """Draw a line's marker, also outside of the axis; those of different `number` are next to each other."""
-    from matplotlib.transforms import ScaledTranslation
-
-    across, distance = (-1) ** number * ceil(number / 2), 1.75 * current().marker / 72
-    shift = ScaledTranslation(across * distance, above * distance, axis.figure.dpi_scale_trans)
-    look: Any = {"marker": line.get_marker() or "x", "ms": 1.3 * current().marker, "color": line.get_color(), "linestyle": ""}
-    axis.plot(x, y, transform=transform + shift, clip_on=False, **look | style)
-
-
-def diverged(axis: "Axes") -> int:
-    """How many lines have marks above the axis."""
-    return sum(line.get_label() == "_diverged" for line in axis.get_lines())
+def rows_above(axis: "Axes") -> list[tuple[str, float]]:
+    """The kind of each row of markers above the axis, and its height in points; kinds are half a row apart."""
+    kinds = [label[1:] for line in axis.get_lines() if (label := str(line.get_label()))[1:] in ABOVE]
+    return [(kind, 1.75 * current().marker * (i + 0.5 + 0.5 * len({*kinds[:i], kind}))) for i, kind in enumerate(kinds)]
 
 
 def draw_history(history: "pd.DataFrame") -> "Figure":

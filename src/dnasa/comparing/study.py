@@ -102,7 +102,7 @@ def prepare(study: Study, cell: Cell) -> Prepared:
 
 
 def notes_on(cell: Cell, reasons: dict[str, str]) -> list[str]:
-    return [f"Left out on {cell.network or cell.graph}: {reason}" for reason in reasons.values()]
+    return [f"Left out on {cell.network_name}: {reason}" for reason in reasons.values()]
 
 
 def run(

@@ -131,10 +131,13 @@ class Cell(NamedTuple):
         return self.data or source_name(self.problem)
 
     @property
+    def network_name(self) -> str:
+        return self.network or self.graph
+
+    @property
     def place(self) -> str:
         """What distinguishes it from the other cells of its problem."""
-        network = self.network or self.graph
-        return f"{network}, {self.partition}" if self.partition else network
+        return ", ".join(filter(None, (self.network_name, self.partition)))
 
     @property
     def title(self) -> str:

@@ -88,7 +88,7 @@ class StudyReport:
 
     def _place(self, cell: Cell) -> str:
         """What distinguishes it from the other cells of its problem: the partition only if there are several."""
-        return cell.place if self._varies else cell.network or cell.graph
+        return cell.place if self._varies else cell.network_name
 
     @property
     def _varies(self) -> bool:
@@ -167,21 +167,18 @@ class StudyReport:
         """A panel for each rule, with a curve for each network; problems and partitions have rows of their own."""
         groups = dict.fromkeys((cell.problem, cell.partition) for cell, _ in self.cells)
         methods = _methods(self.cells)
-        fitting = current().columns(len(methods))
-        columns = ceil(len(methods) / ceil(len(methods) / fitting))
-        networks = dict.fromkeys((cell.network or cell.graph).replace("_", " ") for cell, _ in self.cells)
+        networks = dict.fromkeys(cell.network_name.replace("_", " ") for cell, _ in self.cells)
         looks = zip(networks, cycle(OWN_COLORS), cycle(DASHES), cycle(MARKERS), strict=False)
         styles = {
             name: {"label": name, "color": color, "linestyle": dash, "marker": marker} for name, color, dash, marker in looks
         }
         short = dict(zip(methods, short_labels(methods), strict=True))
         places = [(group, method) for group in groups for method in methods]
-        figure, axes = panel_list(len(places), columns)
+        figure, axes = panel_list(len(places), len(methods))
         titles = []
         for axis, ((problem, partition), method) in zip(axes, places, strict=True):
             cells = [pair for pair in self.cells if (pair[0].problem, pair[0].partition) == (problem, partition)]
-            names = [(cell.network or cell.graph).replace("_", " ") for cell, _ in cells]
-            parts = [self._drawn(each).assign(network=name) for name, (_, each) in zip(names, cells, strict=True)]
+            parts = [self._drawn(each).assign(network=cell.network_name.replace("_", " ")) for cell, each in cells]
             rows = pd.concat(parts).query("rule == @method[0] and schedule == @method[1]")
             rows = rows.assign(rule=rows.network, schedule=None, eta=np.nan)
             drawing.draw_curves(axis, rows, AXES[self.study.x], cells[0][1].metric, styles)
@@ -196,8 +193,7 @@ class StudyReport:
         widest = max(map(len, groups))
         if widest == 1:
             groups, widest = [self.cells], ceil(sqrt(len(self.cells)))
-        fitting = current().columns(widest)
-        columns = ceil(widest / ceil(widest / fitting))
+        columns = current().columns(widest)
         places = [pair for group in groups for pair in (*group, *[None] * (-len(group) % columns))]
         figure, panels = panel_list(len(places), columns)
         for axis, pair in zip(panels, places, strict=True):
@@ -241,7 +237,9 @@ def _networks(cells: Cells) -> str:
         graph = topology.make(cell.graph, settings["nodes"], settings["weights"])
         rounds = count_rounds(graph, settings["rounds"])
         parts = [
-            f"{cell.graph}, weights {settings['weights']}" if settings["weights"] else cell.graph if cell.network else "",
+            cell.graph if cell.network else "",
+            f"weights {settings['weights']}" if settings["weights"] else "",
+            graph.sequence,
             f"{rounds} rounds" if rounds > 1 else "1 round",
             f"every {settings['every']} steps" if settings["every"] > 1 else "",
             settings["compress"] or "",
@@ -249,7 +247,7 @@ def _networks(cells: Cells) -> str:
             f"{sent.min():.3g} to {sent.max():.3g} MB per node" if one_problem and len(sent) else "",
             _link(settings["clock"]) if own_links else "",
         ]
-        facts[cell.network or cell.graph] = ", ".join(filter(None, parts))
+        facts[cell.network_name] = ", ".join(filter(None, parts))
     return "; ".join(f"{name} ({words})" for name, words in facts.items())
 
 
@@ -313,6 +311,6 @@ def _latex_column(comparison: Comparison, methods: list[tuple[str, str]]) -> lis
 
 
 def _of_cell(cell: Cell, rows: pd.DataFrame) -> pd.DataFrame:
-    names = {"problem": cell.data or cell.problem, "graph": cell.network or cell.graph, "partition": cell.partition or ""}
+    names = {"problem": cell.data or cell.problem, "graph": cell.network_name, "partition": cell.partition or ""}
     names |= {"budget": cell.budget} if cell.budget else {}
     return rows.assign(**names)[[*names, *rows.columns]]

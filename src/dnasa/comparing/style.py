@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from dnasa.core import InputError
 from dnasa.extras import can_draw
 
 POINTS = 72.27  # of TeX in an inch
-COLUMN = 234 / POINTS  # inches, the width of a column in most journals
+COLUMN = 229.5 / POINTS  # inches, a column of LaTeX's article; those of IEEE, ACM and ICML are wider
 NARROWEST, WIDEST = 2.0, 20.0
 TALLEST, PROPORTION = 3.0, 0.585  # a row of panels: in inches, and as a part of the figure's width
+PAGE, FLATTEST = 5.5, 1.5  # inches: all rows leave room for legend and caption, unless a row were flatter
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
 MARKERS: tuple[Any, ...] = (*"osD^vP*<>d", (3, 1, 0), (4, 1, 0), (3, 1, 180), (4, 1, 45), (6, 1, 0), *"1234|")
 OWN_MARKERS: tuple[Any, ...] = (*"Xph+x", (5, 2, 0))  # of rules that are not built in
@@ -54,15 +56,16 @@ class Style:
         return matplotlib.style.context([str(Path(__file__).with_name(f"{sheet}.mplstyle")) for sheet in self.sheets])
 
     def columns(self, wanted: int) -> int:
-        """How many panels fit next to each other: in print, each is at least 1.6 inches wide."""
-        return wanted if self.width is None else min(wanted, max(1, int(self.width / 1.6)))
+        """The columns of so many panels, with few empty places: in print, a panel is at least 1.55 inches wide."""
+        rows = 1 if self.width is None else ceil(wanted / max(1, int(self.width / 1.55)))
+        return ceil(wanted / rows)
 
     def size(self, columns: int, rows: int, width: float, height: float) -> tuple[float, float]:
         """The size of a figure whose panels have this width and height on a screen; in print, rows may be flatter."""
         if self.width is None:
             return width * columns, height * rows
         scaled = height * self.width / (width * columns)
-        return self.width, rows * min(scaled, PROPORTION * self.width, TALLEST)
+        return self.width, rows * min(scaled, PROPORTION * self.width, TALLEST, max(PAGE / rows, FLATTEST))
 
 
 _current: ContextVar[Style] = ContextVar("style", default=Style())  # noqa: B039 (it is frozen)
@@ -78,8 +81,8 @@ def context(name: str) -> Iterator[Style]:
     """Draw and save figures in a style.
 
     Args:
-        name: "screen"; "paper", which is one column of 234 pt (3.24 inches) with text of 8 pt; or a width in inches or
-            points of TeX, as in "paper:6.75" or "paper:487pt".
+        name: "screen"; "paper", which is one column of 229.5 pt (3.18 inches) with text of 8 pt; or a width in inches or
+            points of TeX, as in "paper:6.75" or "paper:469pt".
 
     Examples:
         ```python
@@ -106,6 +109,6 @@ def parse(name: str) -> Style:
     if not NARROWEST <= inches <= WIDEST:
         raise InputError(
             f"Unknown style '{name:.40}'. Choose from: screen, paper, or paper with a width of {NARROWEST:g} to {WIDEST:g} "
-            "inches: paper:6.75, paper:487pt."
+            "inches: paper:6.75, paper:469pt."
         )
     return Style(("screen", "paper"), 8, inches, marked=4, marker=3)

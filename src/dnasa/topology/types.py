@@ -104,6 +104,13 @@ class Topology:
         return spectrum.second_modulus(self.sparse) if self.directed else max(map(abs, self._extremes))
 
     @property
+    def sequence(self) -> str:
+        """What a changing graph is, in words for captions; empty for one that stays the same."""
+        if self.period == 1:
+            return ""
+        return f"{self.period} graphs in turn" + (" whose product is the exact average" if self.rho == 0 else "")
+
+    @property
     def mixing(self) -> str:
         """How fast values come together, in words: rho, of a changing graph that of a period."""
         if self.period == 1:
