@@ -39,7 +39,7 @@ from dnasa.optim.wrapping import Wrapping
 from dnasa.rules import RULES
 from dnasa.runs.divergence import Divergence
 from dnasa.sites import connecting
-from dnasa.sites.connecting import LENGTH, PENDING, Refused, alert_of, dial
+from dnasa.sites.connecting import LENGTH, PENDING_EACH, Refused, alert_of, dial
 from dnasa.sites.file import Sites
 from dnasa.sites.inbox import EARLY_LIMIT, NETWORKS, Inbox, Key
 from dnasa.sites.keys import make_authority, make_site, revoke
@@ -487,11 +487,11 @@ def test_whatever_is_not_tls_is_refused_and_logged(attacked: Run, caplog: pytest
 def test_connections_that_say_nothing_do_not_keep_a_site_out(attacked: Run, caplog: pytest.LogCaptureFixture) -> None:
     site = attacked.sites[0]
     with ExitStack() as stack:
-        for _ in range(3 * PENDING):
+        for _ in range(3 * PENDING_EACH):
             stack.enter_context(socket.create_connection(attacked.address))
         door = site.members.mesh.door
         assert door is not None
-        assert len(door.pending) <= PENDING
+        assert len(door.pending) <= PENDING_EACH
         for link in attacked.sites[1].members.links.values():
             link.break_off()
         attacked.goes_on(*attacked.sites)

@@ -163,7 +163,7 @@ def test_a_saved_run_has_the_tests_of_its_best_model_and_is_repeated(tmp_path: P
     assert any("Early stopping is on" in line for line in folder["events"])
     config = tmp_path / "run" / "config.json"
     for words in (
-        ["--config", config, "--no-early-stopping", "--out", tmp_path / "off"],
+        ["--config", config, "--no-early-stopping", "--steps", 20, "--out", tmp_path / "off"],
         ["--config", tmp_path / "off" / "config.json"],
     ):
         printed = train(*words)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dnasa.arrays import dtype_name, on_gpu
 from dnasa.core import Array, Messages
 
 ALIGNMENT = 16  # bytes; every stack begins at a multiple of it
@@ -55,7 +56,7 @@ class Buffers:
 
     def __init__(self, payloads: Messages, routes: Routes, carries_cuda: bool):
         example = payloads[0]
-        staged = getattr(example, "is_cuda", False) and not carries_cuda  # GPU arrays go through main memory
+        staged = on_gpu(example) and not carries_cuda  # GPU arrays go through main memory
         self.device = example.device if staged else None
         self.layout = find_stacks(payloads)
         self.packed = self._allocate(example, example.shape[-2])
@@ -106,7 +107,7 @@ class Buffers:
 
 def described(arrays: Sequence[Array]) -> Arrays:
     """The shapes and dtypes of arrays."""
-    return tuple((tuple(a.shape), str(a.dtype).removeprefix("torch.")) for a in arrays)
+    return tuple((tuple(a.shape), dtype_name(a)) for a in arrays)
 
 
 def find_stacks(payloads: Messages) -> list[Stack]:

@@ -206,7 +206,7 @@ class ProcessNetwork:
     def _sum(self, a: Array, add: Sum) -> Array:
         if a.dtype.itemsize == 2:  # 16-bit numbers do not add up well, and not at all in MPI
             return self._sum(a.float(), add).to(a.dtype)
-        if getattr(a, "is_cuda", False) and not self.transport.carries_cuda:
+        if on_gpu(a) and not self.transport.carries_cuda:
             return add(a.cpu()).to(a.device)
         return add(a)
 
@@ -236,7 +236,7 @@ class ProcessNetwork:
             for target in targets:
                 self.traffic.add("copy", self.transport.nodes[target].start, described([a]), a.nbytes)
         data = contiguous(copied(a))
-        if getattr(a, "is_cuda", False) and not self.transport.carries_cuda:
+        if on_gpu(a) and not self.transport.carries_cuda:
             return self.transport.copy(data.cpu(), source, targets).to(a.device)
         return self.transport.copy(data, source, targets)
 

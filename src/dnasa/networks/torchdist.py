@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from dnasa.arrays import on_gpu
 from dnasa.checks import first_line
 from dnasa.core import Array, InputError, RunError
 from dnasa.networks import processes
@@ -95,12 +96,12 @@ class TorchTransport(Transport):
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[str, Any]]:
         group: Any = self.group
-        on_gpu = self.carries_cuda and any(is_cuda(buffer) for _, buffer in (*receives, *sends))
-        receive, send = (dist.irecv, dist.isend) if on_gpu else (group.recv, group.send)
+        by_nccl = self.carries_cuda and any(on_gpu(buffer) for _, buffer in (*receives, *sends))
+        receive, send = (dist.irecv, dist.isend) if by_nccl else (group.recv, group.send)
         calls: list[tuple[Any, int, Array]] = [(receive, self.ranks[peer], data) for peer, data in receives]
         calls += [(send, self.ranks[peer], data) for peer, data in sends]
         with torch_errors():
-            if on_gpu:
+            if by_nccl:
                 operations = [dist.P2POp(call, data, rank, self.gpu_group) for call, rank, data in calls]
                 return [("another process", work) for work in dist.batch_isend_irecv(operations)]
             return [(f"rank {rank}", call([as_tensor(data)], rank, self.tag)) for call, rank, data in calls]
@@ -139,10 +140,6 @@ def torch_errors(peer: str = "another process") -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise RunError(f"No answer from {peer}: {first_line(error)}.") from error
-
-
-def is_cuda(buffer: Array) -> bool:
-    return getattr(buffer, "is_cuda", False)
 
 
 def as_tensor(buffer: Array) -> torch.Tensor:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import adds_up, to_numpy
+from dnasa.arrays import adds_up, on_gpu, to_numpy
 from dnasa.communication import Network
 from dnasa.core import Array
 from dnasa.runs.names import COLUMNS
@@ -41,7 +41,7 @@ class Divergence:
     def check_gradient(self, g: Array, t: int, nodes: range | None = None) -> None:
         """Mark runs whose gradient is not finite, at these nodes or all local ones; results on a GPU are read later."""
         nodes = nodes or self.network.local_nodes
-        if getattr(g, "is_cuda", False):
+        if on_gpu(g):
             self.pending.append((g.isfinite().all(-1), t, nodes))
             if len(self.pending) == MOST_PENDING:
                 self.read_pending()
