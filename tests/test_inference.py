@@ -22,6 +22,7 @@ from dnasa.core import InputError
 from dnasa.data.ledger import Ledger
 from dnasa.inference import Fit, fit
 from dnasa.networks import dry_run
+from dnasa.pages import regression
 
 INPUTS = ["age", "ward", "dose"]
 TARGETS = {"logistic": "died", "linear": "pressure", "poisson": "visits", "cox": "died"}
@@ -288,6 +289,19 @@ def test_columns_without_an_estimate_are_named(change: Any, message: str) -> Non
         fit("logistic", frames, "died")
 
 
+def test_names_in_the_page_of_a_fit_are_text() -> None:
+    name = "<script>alert(1)</script>"
+    page = regression.render(of_named(name))
+    assert name not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;</figcaption>" in page
+
+
+def of_named(name: str) -> Fit:
+    """A linear regression with an input of this name."""
+    frames = {site: frame[["age", "pressure"]].rename(columns={"age": name}) for site, frame in hospitals().items()}
+    return fit("linear", frames, "pressure")
+
+
 def test_the_command_writes_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "sites").mkdir()
     for name, frame in hospitals().items():
@@ -302,14 +316,17 @@ def test_the_command_writes_tables(tmp_path: Path, capfd: pytest.CaptureFixture[
     written_tex = (tmp_path / "out" / "coefficients.tex").read_text()
     assert r"$<$0.001" in written_tex
     assert "Reference of ward: er." in written_tex
+    page = (tmp_path / "out" / "report.html").read_text()
+    for _, row in expected.sites[expected.sites.input == "age"].iterrows():  # in the forest plot
+        assert f">{row.site}</text>" in page
+        assert f">{np.exp(row.coefficient):.3f} (" in page
+    assert page.count("<figure>") == 4
     again = "fit", "cox", *words, "--time", "days", "--out", tmp_path / "out"
     assert "holds a fit already: choose another folder, or replace it with --force." in refused(*again)
     app([*map(str, again), "--force"], standalone_mode=False)
     assert (tmp_path / "out" / "coefficients.tex").read_text() == written_tex
     for words_of_report in ((), ("--html",)):
-        assert "holds a regression: its results are in coefficients.csv" in refused(
-            "report", tmp_path / "out", *words_of_report
-        )
+        assert "holds a regression: open its report.html" in refused("report", tmp_path / "out", *words_of_report)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "sites.csv").touch()
     assert "sites.csv was not written by dnasa" in refused(*again[:-1], tmp_path / "mine", "--force")

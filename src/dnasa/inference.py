@@ -24,7 +24,7 @@ from dnasa.data.encoding import Encoding
 from dnasa.data.ledger import Ledger
 from dnasa.data.recoding import Recode, as_recode, unused_warnings
 from dnasa.data.rows import Rows, from_frame, without_columns
-from dnasa.data.shards import check_sites, naming, node_entries, node_paths
+from dnasa.data.shards import check_sites, collecting, node_entries, node_paths, raise_collected
 from dnasa.data.summaries import (
     MIN_COUNT,
     Summary,
@@ -45,7 +45,7 @@ MOST = 30  # iterations; five to eight are usual
 CONVERGED = 1e-9  # the largest step, in standard deviations
 SINGULAR = 1e-10  # the smallest eigenvalue of second derivatives that are scaled to a diagonal of 1
 INTERCEPT = "intercept"
-FILES = ("coefficients.csv", "coefficients.tex", "sites.csv")  # of `dnasa fit --out`
+FILES = ("report.html", "coefficients.csv", "coefficients.tex", "sites.csv")  # of `dnasa fit --out`
 ESTIMATE = ["coefficient", "standard_error"]
 BY_SITE = ["site", "rows", "input", *ESTIMATE, "coefficient_without", "standard_error_without"]
 
@@ -132,9 +132,9 @@ def fit(
     paths = [Path(name) for name in frames or [str(data)]]
     if not frames and paths[0].is_dir():
         paths = node_paths(paths[0], network.local_nodes, network.nodes, network.site) if network else node_entries(paths[0])
-    tables = []
+    tables, refused = [], dict[str, InputError]()
     for path in paths:
-        with naming(path):
+        with collecting(refused, path):
             site = (network.site if network else "") or path.name.partition(".")[0]
             own, given = recode and recode.at(site), frames.get(str(path))
             rows = loading.read(path, target, own)[0] if given is None else from_frame(given, target, path.name, own)
@@ -143,6 +143,7 @@ def fit(
             if ledger is not None:
                 used = tables[-1].rows
                 ledger.check(used._replace(features=(*used.features, time)) if time else used, min_count)
+    raise_collected(refused)
     network = network or Network(len(tables), lambda messages, k: messages, lambda a: a.mean(-2))
     return _fit(kind, tables, time, network, recode, min_count)
 

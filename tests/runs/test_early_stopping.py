@@ -82,7 +82,9 @@ def warning_of(data: Path) -> str:
 
 def test_few_validation_rows_of_the_rarer_class_are_told(tmp_path: Path) -> None:
     few, many = (table(tmp_path / f"{rows}.csv", rows) for rows in (160, 700))
-    assert re.search(r"a tenth of the rows has about \d of the rarer classes.* --model linear needs none", warning_of(few))
+    assert re.search(
+        r"a tenth of the rows has about \d of the rarer classes.* --model linear depends less on it", warning_of(few)
+    )
     assert not warning_of(many)
 
 
@@ -124,8 +126,10 @@ def test_own_tables_stop_early_by_default_and_nothing_else_does(tmp_path: Path) 
     small, tiny = table(tmp_path / "t.csv", 160), table(tmp_path / "tiny.csv", 40)
     assert patience_of(small, target="y") == PATIENCE
     assert patience_of(small, target="y", early_stopping=False) is None
-    assert patience_of(small, target="y", model=None) is None, "few rows: a linear model, which needs none"
-    assert patience_of(small, target="y", model="linear", early_stopping=True) == PATIENCE
+    assert patience_of(small, target="y", model="linear") == PATIENCE, "about 3 rows of the rarer class for each input"
+    large = table(tmp_path / "large.csv", 700)
+    assert patience_of(large, target="y", model="linear") is None, "about 14"
+    assert patience_of(large, target="y", model="linear", early_stopping=True) == PATIENCE
     assert patience_of(small, target="y", steps=11) == PATIENCE  # 5.5 passes over 128 rows
     assert patience_of(small, target="y", steps=10) is None
     assert patience_of(small, target="y", class_weight="balanced") == PATIENCE

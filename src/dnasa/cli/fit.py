@@ -33,6 +33,7 @@ def fit(
     from dnasa.data.columns import as_csv
     from dnasa.data.recoding import as_recode
     from dnasa.networks.simulated import FEWEST
+    from dnasa.pages import regression
     from dnasa.runs.folder import RunFolder
     from dnasa.sites.file import read_sites
 
@@ -70,6 +71,11 @@ def fit(
         references = [note for note in found.notes if note.startswith("Reference ")]
         cells = {latex.text(name): [latex.numbers(cell).replace("<", "$<$") for cell in shown[name]] for name in shown}
         caption = latex.text(" ".join([f"{found.title}.", *references]))
-        texts = as_csv(found.table), latex.table(cells, caption, f"{kind}-regression"), as_csv(found.sites)
+        texts = (
+            regression.render(found),
+            as_csv(found.table),
+            latex.table(cells, caption, f"{kind}-regression"),
+            as_csv(found.sites),
+        )
         begun.folder.own.save({name: text.encode() for name, text in zip(inference.FILES, texts, strict=True)})
         print_line(f"Saved {', '.join(inference.FILES)} in {options.out}.")

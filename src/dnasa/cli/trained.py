@@ -81,7 +81,7 @@ def report(
     """The tests of the trained model, missing data, warnings, lost nodes; then the settings, metrics and time of the run."""
     if (folder / "coefficients.csv").is_file():
         raise InputError(
-            f"{folder} holds a regression: its results are in coefficients.csv and .tex, those by site in sites.csv."
+            f"{folder} holds a regression: open its report.html; the numbers are in coefficients.csv and sites.csv."
         )
     if html:
         return _write_page(folder, out, threshold)

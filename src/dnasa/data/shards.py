@@ -71,10 +71,10 @@ def from_shards(
     whole("--min-count", min_count, low=2)
     paths, common = node_paths(folder, local_nodes, nodes, site), common_test(folder)
     common_tests = None if common is None else loading.read(common, target, recode)[0]
-    train_rows, test_rows, local_summaries, warnings = [], [], [], list[str]()
+    train_rows, test_rows, local_summaries, warnings, refused = [], [], [], list[str](), dict[str, InputError]()
     for path in paths:
         name = site or (path.name if path.is_dir() else path.name.partition(".")[0])
-        with naming(path):
+        with collecting(refused, path):
             rows, tests = loading.read(path, target, recode and recode.at(name))
             rows = without_columns(rows, drop_columns, id_column, path.name, may_be_absent=True)
             check_identifiers(rows)
@@ -94,6 +94,7 @@ def from_shards(
                 ledger = ledger._replace(table=rows if tests is None or common else test, tests=train if common else test)
                 tested = int((~ledger.untested()).sum())
                 warnings += [TESTED_BEFORE.format(tested, name)] if tested else []
+    raise_collected(refused)
     summaries = agreement.aligned(exchange_summaries(local_summaries, allgather_text))
     total = reduce(Summary.merged, summaries)
     check_sites(recode, summaries, nodes)
@@ -158,13 +159,24 @@ def exchange_summaries(summaries: Sequence[Summary], allgather_text: Callable[[s
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Add the name of the file to errors, and what other sites may know of them."""
+def collecting(refused: dict[str, InputError], path: Path) -> Iterator[None]:
+    """Collect errors by file, with its name and what other sites may know of them."""
     try:
         yield
     except InputError as error:
         line = str(error) if path.name in str(error) else f"{path.name}: {error}"
-        raise InputError(line, error.kind or "a table that cannot be used") from error
+        refused[path.name] = InputError(line, error.kind or "a table that cannot be used")
+
+
+def raise_collected(refused: dict[str, InputError]) -> None:
+    """Raise what was collected as one error, which gives the first line of each kind in full."""
+    if not refused:
+        return
+    kinds: dict[str, list[str]] = {}
+    for name, error in refused.items():
+        kinds.setdefault(error.kind, []).append(name)
+    lines = [str(refused[first]) + (f" Also {', '.join(others)}." if others else "") for first, *others in kinds.values()]
+    raise InputError(" ".join(lines), next(iter(kinds)))
 
 
 def node_paths(folder: Path, local_nodes: range, nodes: int, site: str | None = None) -> list[Path]:

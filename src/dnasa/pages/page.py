@@ -21,17 +21,22 @@ SCRIPTS = ("uPlot.js", "page.js")
 MOST_CELLS = 2_000_000  # of the table that a chart is drawn from
 
 
-def render(contents: dict[str, Any]) -> str:
+def render_template(name: str, **values: Any) -> str:
+    """A page from a file in `static`, with the styles."""
     from jinja2 import Environment
 
-    folders = contents["folders"]
-    script = "\n".join(map(_static, SCRIPTS))
     environment = Environment(autoescape=True)
     environment.filters |= {"cell": cell, "percent": percent}
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    return environment.from_string(_static("page.html")).render(
-        contents,
-        style="\n".join(map(_static, STYLES)),
+    return environment.from_string(_static(name)).render(values, style="\n".join(map(_static, STYLES)))
+
+
+def render(contents: dict[str, Any]) -> str:
+    folders = contents["folders"]
+    script = "\n".join(map(_static, SCRIPTS))
+    return render_template(
+        "page.html",
+        **contents,
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         several=len(folders) > 1,

@@ -34,6 +34,7 @@ CURVE_POINTS = 50
 SMALL, MORE_POINTS = 10_000, 100  # rows and points: up to so many rows, evaluations cost little compared to steps
 PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^2 on a table of 4,000 rows
 FEW_EVENTS = 20  # validation rows of the rarer classes
+ENOUGH_LINEAR = 5  # training rows of the rarer classes for each input, from which on a linear model does not overfit much
 ENOUGH_ROWS, FEW_PASSES = 100, 5  # of a table, to stop early by default
 EARLY_STOPPING = "Early stopping is on: a tenth of the training rows is held out, and the best model on them is kept."
 OF_FILES = ("target", "drop_columns", "id_column", "task")  # options without effect on known datasets
@@ -130,11 +131,16 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
     rows, shards = load_rows(options, local_nodes, allgather_text)
     model, few = options.model or models.default(rows), few_events(rows)
     off = "comparisons run to the end" if validate and not options.early_stopping else why_not_early(options, rows)
-    if not off and few and model == "linear" and not options.early_stopping:
-        off = few
+    if (
+        not off
+        and model == "linear"
+        and rows.informative >= ENOUGH_LINEAR * rows.inputs.shape[1]
+        and not options.early_stopping
+    ):
+        off = "a linear model on enough rows needs none"
     early = not off
-    if early and few:
-        advice = f"Early stopping depends on chance: {few}. --model linear needs none."
+    if early and few and model != "linear":
+        advice = f"Early stopping depends on chance: {few}. --model linear depends less on it."
         rows = rows._replace(warnings=(*rows.warnings, advice))
     parts, validation = divide(options, rows, shards, (validate or early) and can_validate(rows))
     train_metrics, curve = plan_comparison(options, rows) if validate else (True, None)
@@ -153,7 +159,8 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
         if options.epsilon is None
         else Privacy(options.epsilon, DELTA if options.delta is None else options.delta),
     )
-    about = f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}."
+    why = " (few rows for the number of inputs)" if model == "linear" != options.model else ""
+    about = f"Model {model}{why} with {size(task.layout):,} parameters, data from {rows.source}."
     if task.train_metrics > 1:
         about += f" Training loss and gradient norm are those of a sample of {SAMPLE:,} rows."
     description = " ".join([about, *preparation(rows)])
