@@ -19,6 +19,7 @@ from dnasa.engine.recovery import Position, changes, positions_of, received_stat
 from dnasa.engine.rule_checks import check_rule
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, first_snapshot
+from dnasa.problems.problem import as_array_like
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Recorder
 from dnasa.runs.metrics import squared_length
@@ -205,8 +206,7 @@ class Run:
         except Exception as error:
             name_user_code(error, lambda: f"The problem's gradient(x, nodes, seeds, t) of {nodes_text(nodes)}")
             raise
-        if type(g) is not type(point) or g.shape != point.shape or g.dtype != point.dtype:
-            g = as_gradient(g, point)
+        g = as_array_like(g, point, "problem's gradient")
         if self.scale is None:
             return g
         first = nodes.start - self.network.local_nodes.start
@@ -314,13 +314,3 @@ def run_folder(problem: "Problem", network: Network, options: RunOptions) -> Run
         if None not in counts:  # otherwise the data is unlimited
             folder.config["rows"] = {"total": sum(counts), "smallest": min(counts), "largest": max(counts)}
     return folder
-
-
-def as_gradient(g: Any, point: Array) -> Array:
-    """Convert a gradient to the library and dtype of the point; it must be real and have its shape."""
-    if getattr(g, "shape", None) != point.shape or "complex" in str(g.dtype):
-        kind = f"shape {tuple(g.shape)} and dtype {g.dtype}" if hasattr(g, "shape") else f"type {type(g).__name__}"
-        raise InputError(
-            f"The problem's gradient has {kind} at points of shape {tuple(point.shape)}: return real numbers of that shape."
-        )
-    return like(g, point)
