@@ -27,8 +27,8 @@ import dnasa
 from dnasa import cli
 from dnasa.channels.secure_sum import secure_sum
 from dnasa.communication import Membership, Network, Processes
-from dnasa.core import Array, InputError, ProcessLost, RunError
-from dnasa.engine.recovery import reconnect, surviving, warn_of_changes
+from dnasa.core import Array, InputError, ProcessLost, Rule, RunError
+from dnasa.engine.recovery import received_state, reconnect, surviving, warn_of_changes
 from dnasa.networks import sites as site_engine
 from dnasa.networks.members import Members, SiteState
 from dnasa.networks.processes import Sending
@@ -136,13 +136,13 @@ def test_a_process_that_joins_has_the_others_model_and_frozen_parts(tmp_path: Pa
         return [torch.nn.Parameter(torch.arange(3.0), requires_grad=False)]
 
     sent = {}
-    received = Recovery._received
+    received = received_state
 
-    def noted(self: Recovery, network: Network, positions: Any, state: Any) -> Any:
+    def noted(network: Network, positions: Any, rule: Rule, state: Any) -> Any:
         sent[network.rank] = state.x.clone()
-        return received(self, network, positions, state)
+        return received(network, positions, rule, state)
 
-    monkeypatch.setattr(Recovery, "_received", noted)
+    monkeypatch.setattr("dnasa.optim.recovery.received_state", noted)
     own = torch.nn.Parameter(torch.zeros(3), requires_grad=False)
     with pytest.warns(UserWarning, match="the run continues with"):
         processes, opts = train_with_one_lost(tmp_path, "dnasa", lambda late: train(late, "dnasa", extra=[own]), frozen)
