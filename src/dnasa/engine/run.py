@@ -161,7 +161,8 @@ class Run:
                 if self.plan.full_gradients and t == self.plan.steps // 2:
                     self.halfway = copied(stepper.snapshots[0].state.x)
                 self._step(stepper)
-                self._advance_to(t + 1)
+                self.t = t + 1
+                self.bar.advance(self.t)
 
     def _make_stepper(self) -> Stepper:
         rules, sizes = [group.rule for group in self.plan.groups], [group.size for group in self.plan.groups]
@@ -193,10 +194,6 @@ class Run:
         began = self.timeline.add("gradient", began)
         stepper.step(gradients, self.t)
         self.timeline.add("rule", began)
-
-    def _advance_to(self, t: int) -> None:
-        self.t = t
-        self.bar.advance(t)
 
     # ------------------------------------------------------------ gradients
 
