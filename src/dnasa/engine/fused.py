@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from dnasa.arrays import compiled, contiguous, copied, dtype_name, on_gpu, overlap, stack
 from dnasa.channels.exchange import exchange
@@ -160,8 +161,6 @@ class Kernel:
 
 def pad_csr(weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """W in CSR form (row starts, columns, values), each row padded with zeros to a multiple of three entries."""
-    from scipy.sparse import csr_array
-
     rows = csr_array(weights)
     counts = np.diff(rows.indptr)
     padded = -(-counts // 3) * 3

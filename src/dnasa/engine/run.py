@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from dnasa.engine.recovery import Position, changes, positions_of, received_stat
 from dnasa.engine.rule_checks import check_rule
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, first_snapshot
-from dnasa.problems.problem import as_array_like
+from dnasa.problems.problem import Problem, as_array_like
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Recorder
 from dnasa.runs.metrics import squared_length
@@ -30,9 +30,6 @@ from dnasa.runs.snapshots import Snapshot
 from dnasa.runs.timing import Timeline, now
 from dnasa.runs.worsening import Worsening
 
-if TYPE_CHECKING:
-    from dnasa.problems.problem import Problem
-
 MOVING = 0.05  # of the distance from the start: with more in its second half, a run of full gradients is warned about
 UNEVEN = 100  # times as many rows as another node has, for a warning
 AnyStepper = TypeVar("AnyStepper", bound=Stepper)
@@ -41,7 +38,7 @@ AnyStepper = TypeVar("AnyStepper", bound=Stepper)
 class Run:
     """A run whose nodes step together: evaluate, checkpoint, gradient, step; with fewer nodes after processes are lost."""
 
-    def __init__(self, problem: "Problem", plan: Plan, options: RunOptions):
+    def __init__(self, problem: Problem, plan: Plan, options: RunOptions):
         self.problem, self.plan, self.record = problem, plan, options.record
         self.network = plan.network  # of the processes that are left
         self.t = 0  # the steps taken
@@ -300,7 +297,7 @@ class LateRun(Run):
             raise Interrupted(f"Interrupted at step {self.t}. A run with late cannot be resumed: messages are under way.")
 
 
-def run_folder(problem: "Problem", network: Network, options: RunOptions) -> RunFolder | None:
+def run_folder(problem: Problem, network: Network, options: RunOptions) -> RunFolder | None:
     """The folder to write the run to; the config of a new run has the numbers of rows of this process's nodes."""
     folder = options.folder
     if isinstance(folder, (str, Path)):
