@@ -1,16 +1,15 @@
 """Unreliable links, simulated: messages get lost. Losses are a function of the seed and the step, so a run repeats exactly."""
 
 from functools import lru_cache
-from typing import Any
-
-import numpy as np
-import scipy.sparse as sp
+from typing import TYPE_CHECKING, Any
 
 from dnasa.checks import whole
 from dnasa.communication import Channel, Memory, Multiply
 from dnasa.core import InputError, Messages
 from dnasa.randomness import Streams
-from dnasa.topology.types import is_symmetric
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 
 def faulty(drop: float, seed: int = 0) -> Channel:
@@ -35,8 +34,13 @@ def faulty(drop: float, seed: int = 0) -> Channel:
     return Channel(lambda message: (), exchange, {"drop": drop, "seed": seed})
 
 
-def lossy(W: sp.csr_array, t: int, drop: float, seed: int) -> sp.csr_array:
+def lossy(W: "sp.csr_array", t: int, drop: float, seed: int) -> "sp.csr_array":
     """W of step t without the links that fail in it: column sums are preserved."""
+    import numpy as np
+    import scipy.sparse as sp
+
+    from dnasa.topology.types import is_symmetric
+
     symmetric = is_symmetric(W)
     if symmetric:
         W = sp.csr_array((W + W.T) / 2)  # exactly, so that both directions of a link have the same weight
