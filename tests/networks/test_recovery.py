@@ -28,7 +28,7 @@ from dnasa import cli
 from dnasa.channels.secure_sum import secure_sum
 from dnasa.communication import Membership, Network, Processes
 from dnasa.core import Array, InputError, ProcessLost, Rule, RunError
-from dnasa.engine.recovery import received_state, reconnect, surviving, warn_of_changes
+from dnasa.engine.recovery import Position, positions_of, received_state, reconnect, surviving, warn_of_changes
 from dnasa.networks import sites as site_engine
 from dnasa.networks.members import Members, SiteState
 from dnasa.networks.processes import Sending
@@ -412,7 +412,7 @@ def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_a
     node: Any = SimpleNamespace(network=other.network(), t=0)
     recovery: Any = Recovery(node, 0)
     recovery._continue = lambda: setattr(
-        recovery, "resume_at", max(p.calls for p in recovery._positions(other.network(), False))
+        recovery, "resume_at", max(p.calls for p in positions_of(other.network(), Position(recovery.calls, 0, False, 0)))
     )
     losses = iter([False, True, *[False] * 10])  # in the second call
 
@@ -429,9 +429,8 @@ def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_a
 def test_a_process_whose_position_none_can_have_is_named(text: str) -> None:
     others = Processes(allgather_text=lambda own: [own, text])
     network = Network(2, lambda messages, t: messages, lambda a: a, processes=others)
-    recovery = Recovery(SimpleNamespace(network=network, t=3), 0)  # type: ignore[arg-type]
     with pytest.raises(RunError, match=r"^rank 1 is at fault"):
-        recovery._positions(network, False)
+        positions_of(network, Position(0, 3, False, 0))
 
 
 @contextmanager
