@@ -308,7 +308,7 @@ def test_all_columns_that_are_no_inputs_are_named_at_once(tmp_path: Path) -> Non
     }
     made = [frame.assign(case=range(len(frame)), **others) for frame in frames((120, 40, 40))]
     made[2] = made[2].drop(columns="kind")
-    words = r"^node-0.csv: Column 'case' has .* Nor can these be inputs: 'on', 'note'\. Also node-1.csv\. node-2.csv has no column 'kind'"
+    words = r"^node-0.csv: Column 'case' has .* inputs: 'on', 'note'\. Also node-1.csv\. node-2.csv has no column 'kind'"
     with pytest.raises(InputError, match=words):
         data.from_shards(write(tmp_path / "d", made), range(3), 3, "kind")
 

@@ -1,6 +1,7 @@
 """What the kernel for GPUs computes, in plain torch: in its place where there is no GPU, and its twin where there is one."""
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor
 
 
 def step(
-    arrays: tuple[Tensor, ...], g: Tensor, W: Tensor, eta: Tensor, length: Tensor, alpha: Tensor, beta: Tensor, scaled: bool
+    arrays: Sequence[Tensor], g: Tensor, W: Tensor, eta: Tensor, length: Tensor, alpha: Tensor, beta: Tensor, scaled: bool
 ) -> list[Tensor]:
     x, u, z, v = (a.double() for a in arrays)
     if scaled:

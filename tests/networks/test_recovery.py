@@ -27,8 +27,8 @@ import dnasa
 from dnasa import cli
 from dnasa.channels.secure_sum import secure_sum
 from dnasa.communication import Membership, Network, Processes
-from dnasa.core import Array, InputError, ProcessLost, RunError
-from dnasa.engine.recovery import reconnect, surviving, warn_of_changes
+from dnasa.core import Array, InputError, ProcessLost, Rule, RunError
+from dnasa.engine.recovery import Position, positions_of, received_state, reconnect, surviving, warn_of_changes
 from dnasa.networks import sites as site_engine
 from dnasa.networks.members import Members, SiteState
 from dnasa.networks.processes import Sending
@@ -136,13 +136,13 @@ def test_a_process_that_joins_has_the_others_model_and_frozen_parts(tmp_path: Pa
         return [torch.nn.Parameter(torch.arange(3.0), requires_grad=False)]
 
     sent = {}
-    received = Recovery._received
+    received = received_state
 
-    def noted(self: Recovery, network: Network, positions: Any, state: Any) -> Any:
+    def noted(network: Network, positions: Any, rule: Rule, state: Any) -> Any:
         sent[network.rank] = state.x.clone()
-        return received(self, network, positions, state)
+        return received(network, positions, rule, state)
 
-    monkeypatch.setattr(Recovery, "_received", noted)
+    monkeypatch.setattr("dnasa.optim.recovery.received_state", noted)
     own = torch.nn.Parameter(torch.zeros(3), requires_grad=False)
     with pytest.warns(UserWarning, match="the run continues with"):
         processes, opts = train_with_one_lost(tmp_path, "dnasa", lambda late: train(late, "dnasa", extra=[own]), frozen)
@@ -412,7 +412,7 @@ def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_a
     node: Any = SimpleNamespace(network=other.network(), t=0)
     recovery: Any = Recovery(node, 0)
     recovery._continue = lambda: setattr(
-        recovery, "resume_at", max(p.calls for p in recovery._positions(other.network(), False))
+        recovery, "resume_at", max(p.calls for p in positions_of(other.network(), Position(recovery.calls, 0, False, 0)))
     )
     losses = iter([False, True, *[False] * 10])  # in the second call
 
@@ -429,9 +429,8 @@ def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_a
 def test_a_process_whose_position_none_can_have_is_named(text: str) -> None:
     others = Processes(allgather_text=lambda own: [own, text])
     network = Network(2, lambda messages, t: messages, lambda a: a, processes=others)
-    recovery = Recovery(SimpleNamespace(network=network, t=3), 0)  # type: ignore[arg-type]
     with pytest.raises(RunError, match=r"^rank 1 is at fault"):
-        recovery._positions(network, False)
+        positions_of(network, Position(0, 3, False, 0))
 
 
 @contextmanager

@@ -264,7 +264,7 @@ def test_a_start_that_is_no_vector_is_refused(start: Any) -> None:
         ("start", lambda self: np.zeros(2), r"The problem's start\(seed\) raised TypeError"),
         ("rows", lambda self: 3, r"rows\(node\) raised TypeError"),
         ("gradient", lambda self, x, nodes: x, r"The problem's gradient\(x, nodes, seeds, t\) of .* raised TypeError"),
-        ("gradient", lambda self, x, nodes, seeds, t: None, "The problem's gradient has type NoneType"),
+        ("gradient", lambda self, x, nodes, seeds, t: None, "The problem's gradient is NoneType"),
         ("evaluate", lambda self, mean: {}, r"The problem's evaluate\(mean, nodes, weights=None\) raised TypeError"),
         ("evaluate", lambda self, mean, nodes: None, "must return a dictionary of arrays, not NoneType"),
         ("evaluate", lambda self, mean, nodes: {"loss": 1.0}, "'loss' of .* must be an array of shape \\(1, 1\\)"),

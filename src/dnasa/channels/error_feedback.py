@@ -103,11 +103,15 @@ def encode(a: Tensor, bits: int) -> Tensor:
 def decode(payload: Tensor, like: Tensor, bits: int) -> Tensor:
     """Numbers as many as `like` has in a row, in its dtype."""
     width = like.shape[-1]
-    split = 2 * ceil(width / BLOCK)
+    split = 2 * block_count(width)
     scales = as_numbers(payload[..., :split], torch.bfloat16).to(like.dtype)[..., None]
     codes = in_blocks(unpacked(payload[..., split:], bits)[..., :width].to(like.dtype), BLOCK)
     return codes.add_(0.5 - 2 ** (bits - 1)).mul_(scales).flatten(-2)[..., :width]
 
 
 def row_bytes(width: int, bits: int) -> int:
-    return 2 * ceil(width / BLOCK) + ceil(width * bits / 8)
+    return 2 * block_count(width) + ceil(width * bits / 8)
+
+
+def block_count(width: int) -> int:
+    return ceil(width / BLOCK)

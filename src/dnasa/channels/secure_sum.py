@@ -4,18 +4,15 @@ Nodes send what has changed since the last exchange, in integers modulo 2^16 to 
 sum. As in a reduce-scatter, each node adds up one part of the numbers; as in an all-gather, it sends the sum to all.
 """
 
-from math import ceil
-
 import torch
 from torch import Tensor
 
 from dnasa.channels.codecs import as_bytes, as_numbers, in_blocks, same_library, tensor
-from dnasa.channels.error_feedback import in_parts
+from dnasa.channels.error_feedback import BLOCK, block_count, in_parts
 from dnasa.channels.exchange import check_memory
 from dnasa.communication import Channel, Memory, Multiply
 from dnasa.core import Array, Messages
 
-BLOCK = 1024  # numbers with one scale
 LEVELS, ONE = 96, 32  # powers of 4 that a block's largest number may need, and the place of 4^0; the last is for infinity
 SHRINK = 7 / 8  # of a scale that is too coarse, from one exchange to the next
 FULLEST = 2**15 - 1  # what the sum of all nodes' integers must not exceed
@@ -116,7 +113,3 @@ def summed(codes: Tensor, multiply: Multiply) -> Tensor:
     sums = scattered(parts).sum(-2, dtype=codes.dtype)
     everyone = scattered(sums[..., None, :].expand(parts.shape))
     return everyone.flatten(-2)[..., :width].to(codes.device)
-
-
-def block_count(width: int) -> int:
-    return ceil(width / BLOCK)

@@ -26,7 +26,8 @@ def count_duplicates(
     salt = "".join(gather(secrets.token_hex(16), str)).encode()
     local, tests = [node for node, rows in enumerate(shards) if len(rows)], np.arange(len(data.test_labels))
     ends = np.cumsum([data.test_counts[node] if data.test_counts else 0 for node in local])
-    hashed, numbered, empty = [], dict[int, list[tuple[str, int]]](), _empty(data)
+    empty = sorted({column.name for site in data.sites for column in site.columns if column.is_empty})
+    hashed, numbered = [], dict[int, list[tuple[str, int]]]()
     for node, own in zip(local, np.split(tests, ends), strict=False):
         trained = _hashes(salt, _without(empty, data, data.inputs[shards[node]]), data.labels[shards[node]])
         tested = _hashes(salt, _without(empty, data, data.test_inputs[own]), data.test_labels[own])
@@ -51,10 +52,6 @@ def count_duplicates(
     if empty:
         sentences.append(f"Not compared, since empty at a site: {', '.join(empty)}.")
     return pd.DataFrame(found, columns=["site", "other site", "rows that both have"]), sentences
-
-
-def _empty(data: Dataset) -> list[str]:
-    return sorted({column.name for site in data.sites for column in site.columns if column.is_empty})
 
 
 def _without(names: Sequence[str], data: Dataset, inputs: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from pydantic import TypeAdapter
 
 from dnasa.core import InputError
 from dnasa.data.columns import MISSING, NUMERIC, as_frame, to_numbers, to_words
@@ -195,8 +196,6 @@ class Encoding(NamedTuple):
     @classmethod
     def from_json(cls, entries: Any) -> "Encoding":
         """The encoding that `to_json` wrote; anything else is an `InputError`."""
-        from pydantic import TypeAdapter
-
         with refusing_damage("The description of the model's inputs"):
             features = TypeAdapter(tuple[Feature, ...]).validate_python(entries["features"])
             tuples = {"shape": tuple(map(int, entries["shape"])), "classes": tuple(entries["classes"])}

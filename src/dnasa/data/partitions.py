@@ -36,13 +36,16 @@ def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards
         raise InputError(f"A network needs at least one node, not {nodes}.")
     if nodes > len(labels):
         raise InputError(f"{len(labels)} rows cannot be shared among {nodes} nodes: use fewer nodes.")
-    if kind == "iid":
-        return _iid(labels, nodes, seed)
     if kind == "contiguous":
         return _contiguous(labels, nodes)
-    if labels.ndim > 1:
+    if kind != "iid" and labels.ndim > 1:
         raise InputError("These rows have no class to divide them by: use the partition iid or contiguous.")
-    return _by_label(labels, nodes, seed) if kind == "by_label" else _dirichlet(labels, nodes, seed, alpha)
+    if kind == "dirichlet":
+        return _dirichlet(labels, nodes, seed, alpha)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    if kind == "by_label":
+        order = order[np.argsort(labels[order], kind="stable")]
+    return [np.sort(part) for part in np.array_split(order, nodes)]
 
 
 def _parse(how: str) -> tuple[str, float]:
@@ -62,11 +65,6 @@ def full_name(how: str) -> str:
     return f"dirichlet({ALPHA:g})" if how == "dirichlet" else how
 
 
-def _iid(labels: np.ndarray, nodes: int, seed: int) -> Shards:
-    order = np.random.default_rng(seed).permutation(len(labels))
-    return [np.sort(part) for part in np.array_split(order, nodes)]
-
-
 def _contiguous(labels: np.ndarray, nodes: int) -> Shards:
     """Whole numbers in several columns are overlapping windows: those that reach into the next node's part are left out."""
     *parts, last = np.array_split(np.arange(len(labels)), nodes)
@@ -74,12 +72,6 @@ def _contiguous(labels: np.ndarray, nodes: int) -> Shards:
     if parts and len(last) <= overlap:
         raise InputError(f"The text is too short for {nodes} parts of its own: use fewer nodes or a shorter context.")
     return [*(part[: len(part) - overlap] for part in parts), last]
-
-
-def _by_label(labels: np.ndarray, nodes: int, seed: int) -> Shards:
-    order = np.random.default_rng(seed).permutation(len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]
-    return [np.sort(part) for part in np.array_split(order, nodes)]
 
 
 def _dirichlet(labels: np.ndarray, nodes: int, seed: int, alpha: float) -> Shards:

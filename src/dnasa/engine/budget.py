@@ -1,26 +1,23 @@
 """The privacy budget of a run: checked, turned into noise, and spent."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dnasa.communication import Network
 from dnasa.core import Array, InputError
 from dnasa.problems.privacy import Budget, Noise, noise_multiplier
+from dnasa.problems.problem import Problem
 from dnasa.rules.registry import VariantGroup
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.names import node_name
 from dnasa.runs.releases import Releases
 
-if TYPE_CHECKING:
-    from dnasa.problems.problem import Problem
-
 COLLUDING = 1  # sites whose shares of the noise do not count: each knows its own
 
 
 def make_budget(
-    problem: "Problem",
+    problem: Problem,
     network: Network,
     groups: Sequence[VariantGroup],
     x: Array,

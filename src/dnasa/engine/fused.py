@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from dnasa.arrays import compiled, contiguous, copied, dtype_name, on_gpu, overlap, stack
 from dnasa.channels.exchange import exchange
@@ -16,7 +17,7 @@ from dnasa.communication import Network
 from dnasa.core import Array, Gradients, Messages, Rule, State
 from dnasa.engine.simulate import next_state
 from dnasa.engine.steppers import Stepper
-from dnasa.rules.forms import Form, ScaledAverage
+from dnasa.rules.forms import Form, Radius
 from dnasa.runs.snapshots import Snapshot
 
 PLAIN, NORMALIZED, SCALED = range(3)  # kinds of a step, as `kernels.c` numbers them
@@ -44,7 +45,7 @@ def with_fused_messages(rule: Rule, state: State) -> Rule:
     and an exchange that fails changes nothing.
     """
     form = rule.form
-    if not isinstance(form, ScaledAverage) or not _runs_in_c(state.x):
+    if form is None or form.radius is None or not _runs_in_c(state.x):
         return rule
     copies = [stack(form.unpack(state)) for _ in range(2)]
     kernels = [Kernel(held, [np.eye(held.shape[-2])], form, state) for held in copies]
@@ -55,7 +56,7 @@ def with_fused_messages(rule: Rule, state: State) -> Rule:
         for target, source in zip(held, form.unpack(s), strict=True):
             target[...] = source
         g = as_owned_contiguous(g, held)
-        after = kernels[t % 2].step(0, form.pack(s, *held), g, t)
+        after = kernels[t % 2].step(0, form.pack(s, held), g, t)
         return (*held[:3], after.A), after
 
     return rule._replace(send=send, form=None)
@@ -69,7 +70,7 @@ class Fused(Stepper):
         self.network = network
         self.sent = snapshot.sent
         self.held = stack(self.form.unpack(snapshot.state))
-        self.state = self.form.pack(snapshot.state, *self.held)
+        self.state = self.form.pack(snapshot.state, self.held)
         self.row_bytes = self.form.width_sent(self.x.shape[-1]) * self.x.dtype.itemsize
         self.kernel = Kernel(self.held, network.step_weights, self.form, self.state)
 
@@ -78,8 +79,8 @@ class Fused(Stepper):
         g = as_owned_contiguous(g, self.held)
         if self.kernel.norms_safe:
             self.state = self.kernel.step(t % len(self.network.step_weights), self.state, g, t)
-            if isinstance(self.form, ScaledAverage):
-                self.state = self.form.with_radius(self.state, *exchange(self.network, (), (self.state.A,), t)[0])
+            if self.form.radius is not None:
+                self.state = self.form.radius.receive(self.state, *exchange(self.network, (), (self.state.A,), t)[0])
         else:
             self._plain_step(g, t)
         self.sent.compute(self.network, 1)
@@ -115,10 +116,10 @@ class Kernel:
         x, u, z, v = map(as_buffer, held)
         arrays = (x, u, z, v, self.etas, self.alphas, self.betas, np.empty((count, nodes)))
         workspace = np.empty((threads, 3, nodes, width), dtype), np.empty((count, -(-dim // width), nodes))
-        if isinstance(form, ScaledAverage):
+        if form.radius is not None:
             kind = SCALED
             self.scratch = np.empty(tuple(state.start.shape), dtype)
-            self.sizes = (count, nodes, dim, form.every, itemsize == 8)
+            self.sizes = (count, nodes, dim, form.radius.every, itemsize == 8)
         else:
             kind = NORMALIZED if form.normalized else PLAIN
         sizes = (count, nodes, dim, width, kind, itemsize == 8)
@@ -143,25 +144,23 @@ class Kernel:
         self.alphas[...] = alpha
         if beta:
             self.betas[...] = beta[0]
-        if isinstance(form, ScaledAverage):
-            eta = contiguous(form.step(state, t))
-            state = self._add_to_sums(form, eta, state, g, t)
+        if form.radius is not None:
+            eta = contiguous(form.radius.step(state, t))
+            state = self._add_to_sums(form.radius, eta, state, g, t)
         self.etas[...] = as_buffer(eta)
         self.norms_safe = compiled.step(self.prepared[turn], as_buffer(g))
         return state
 
-    def _add_to_sums(self, form: ScaledAverage, step: Array, state: State, g: Array, t: int) -> State:
+    def _add_to_sums(self, radius: Radius, step: Array, state: State, g: Array, t: int) -> State:
         """What AdaNASA's radius is learned from, in one pass over a sample of the coordinates."""
         S, A = copied(state.S), copied(state.A)
-        arrays = (*form.unpack(state), g, state.start, step, self.betas, S, A, self.scratch)
+        arrays = (*self.form.unpack(state), g, state.start, step, self.betas, S, A, self.scratch)
         compiled.learn(*map(as_buffer, arrays), *self.sizes)  # changes S and A in place
-        return state._replace(S=S, A=A, average=form.average(state, t))
+        return state._replace(S=S, A=A, average=radius.average(state, t))
 
 
 def pad_csr(weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """W in CSR form (row starts, columns, values), each row padded with zeros to a multiple of three entries."""
-    from scipy.sparse import csr_array
-
     rows = csr_array(weights)
     counts = np.diff(rows.indptr)
     padded = -(-counts // 3) * 3

@@ -1,5 +1,7 @@
 """The step of a form in `rules.forms` on a GPU, with the product with W: one kernel, in Triton."""
 
+from collections.abc import Sequence
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -54,7 +56,7 @@ def _kernel(  # type: ignore[no-untyped-def]
 
 
 def step(
-    arrays: tuple[Tensor, ...], g: Tensor, W: Tensor, eta: Tensor, length: Tensor, alpha: Tensor, beta: Tensor, scaled: bool
+    arrays: Sequence[Tensor], g: Tensor, W: Tensor, eta: Tensor, length: Tensor, alpha: Tensor, beta: Tensor, scaled: bool
 ) -> list[Tensor]:
     """The four large arrays of a form after a step.
 

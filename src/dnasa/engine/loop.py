@@ -2,29 +2,26 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dnasa.communication import Network
 from dnasa.core import Array, Rule, Schedule
 from dnasa.engine.plan import RunOptions, make_plan
 from dnasa.engine.run import LateRun, Run
-from dnasa.problems.problem import check_problem
+from dnasa.problems.problem import Problem, check_problem
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Record
 from dnasa.runs.progress import Progress
 from dnasa.runs.result import Result
-
-if TYPE_CHECKING:
-    from dnasa.problems.problem import Problem
-    from dnasa.topology import Topology
+from dnasa.topology import Topology
 
 RECORD = Record()
 
 
 def solve(
-    problem: "Problem",
-    network: "Network | Topology | str",
+    problem: Problem,
+    network: Network | Topology | str,
     rule: str | Rule | Variant | Sequence[str | Rule | Variant] | None = None,
     *,
     steps: int,
@@ -73,7 +70,7 @@ def solve(
 
 
 def check(
-    problem: "Problem", network: Network, rule: str, *, steps: int, eta: float | None, seed: Sequence[int], **options: Any
+    problem: Problem, network: Network, rule: str, *, steps: int, eta: float | None, seed: Sequence[int], **options: Any
 ) -> None:
     """Raise the errors that `solve` raises before the first step."""
     check_problem(problem)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from dnasa.checks import UserCode, as_list, choose, distinct, positive, seed_lis
 from dnasa.communication import Network
 from dnasa.core import Array, InputError, Prox, Rule
 from dnasa.engine.budget import make_budget
+from dnasa.networks.processes import COLLECTED, agree
+from dnasa.networks.simulated import connect
+from dnasa.problems.privacy import Budget
+from dnasa.problems.problem import Problem
 from dnasa.problems.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.forms import with_current_form
@@ -21,11 +25,8 @@ from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Record
 from dnasa.runs.progress import Progress
-
-if TYPE_CHECKING:
-    from dnasa.problems.privacy import Budget
-    from dnasa.problems.problem import Problem
-    from dnasa.topology import Topology
+from dnasa.topology import TOPOLOGIES, Topology, make
+from dnasa.topology.matrices import check_weights
 
 AnyRule = str | Rule | Variant
 
@@ -45,7 +46,7 @@ class RunOptions(NamedTuple):
 class Plan(NamedTuple):
     """A run that has been checked: what it computes, and on which network."""
 
-    topology: "Topology"  # at the start, before any process is lost
+    topology: Topology  # at the start, before any process is lost
     network: Network
     groups: list[VariantGroup]
     full_gradients: bool  # whether the rule was chosen because gradients have no noise
@@ -61,7 +62,7 @@ class Plan(NamedTuple):
     start: Array  # of the first seed, for the settings
     start_given: bool  # whether the user gave it
     weight_decay: float
-    budget: "Budget | None"  # of differential privacy
+    budget: Budget | None  # of differential privacy
 
     @property
     def epoch(self) -> float | None:
@@ -70,8 +71,8 @@ class Plan(NamedTuple):
 
 
 def make_plan(
-    problem: "Problem",
-    network: "Network | Topology | str",
+    problem: Problem,
+    network: Network | Topology | str,
     rule: AnyRule | Sequence[AnyRule] | None,
     steps: int,
     eta: Eta | Sequence[Eta] | None,
@@ -179,7 +180,7 @@ def _suits_full_gradients(network: Network, options: RunOptions) -> bool:
     return plain and not network.topology.directed and not options.weight_decay
 
 
-def _has_full_gradients(problem: "Problem", network: Network, x: Array, seeds: list[int]) -> bool:
+def _has_full_gradients(problem: Problem, network: Network, x: Array, seeds: list[int]) -> bool:
     """Whether the gradients at the start are the same in three steps, to the bit, at all nodes of all processes."""
 
     def gradient(t: int) -> Array:
@@ -209,7 +210,7 @@ def _named(group: VariantGroup) -> str:
     return f"Rule '{name}'" if registry.look(name) else "This rule"
 
 
-def _prox(problem: "Problem", first: Array, network: Network) -> Prox | None:
+def _prox(problem: Problem, first: Array, network: Network) -> Prox | None:
     """The problem's prox, checked at every call; a call at the starting point finds mistakes before the first step."""
     if problem.prox is None:
         return None
@@ -221,11 +222,8 @@ def _prox(problem: "Problem", first: Array, network: Network) -> Prox | None:
 # ---------------------------------------------------------------- network and nodes
 
 
-def _network(problem: "Problem", network: "Network | Topology | str") -> Network:
+def _network(problem: Problem, network: Network | Topology | str) -> Network:
     """The network that was given, or the simulated one of a graph."""
-    from dnasa.networks.simulated import connect
-    from dnasa.topology import TOPOLOGIES, Topology, make
-
     if isinstance(network, str):
         choose("topology", network, TOPOLOGIES)
         if problem.nodes is None:
@@ -252,8 +250,6 @@ def _network(problem: "Problem", network: "Network | Topology | str") -> Network
 
 
 def _check_exchanges(network: Network, groups: list[VariantGroup], steps: int) -> None:
-    from dnasa.topology.matrices import check_weights
-
     settings = network.settings
     for group in groups:
         check_weights(group.rule, network.topology, settings.rounds, _named(group), settings.every)
@@ -278,7 +274,7 @@ def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup
         raise InputError("late is for simulated runs with a clock: give --clock.")
 
 
-def _check_record(problem: "Problem", network: Network, options: RunOptions) -> None:
+def _check_record(problem: Problem, network: Network, options: RunOptions) -> None:
     record = options.record
     if record.callback is not None and not callable(record.callback):
         raise InputError("callback must be a function that is called with an Evaluation.")
@@ -288,8 +284,6 @@ def _check_record(problem: "Problem", network: Network, options: RunOptions) -> 
             raise InputError("Early stopping needs validation rows: give the problem validation, or leave it out.")
     collects = network.private and not network.simulated and not network.processes.names  # sites write their own
     if record.checkpoint_every is not None and collects:
-        from dnasa.networks.processes import COLLECTED
-
         raise InputError(COLLECTED)
 
 
@@ -308,7 +302,7 @@ def _node_weights(weights: Sequence[float] | str | None, nodes: int, rows: np.nd
     return np.asarray(each, dtype=np.float64)
 
 
-def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[str, str, np.ndarray | None]:
+def _node_data(problem: Problem, network: Network, seeds: list[int]) -> tuple[str, str, np.ndarray | None]:
     """Checksums of all nodes' data and of a site's own, and the number of rows of each node; None if the data is unlimited.
 
     A checksum tells of the rows, so those of a site stay there. The rest is the same in all processes.
@@ -363,7 +357,7 @@ def evenly(steps: int, count: int) -> list[int]:
 # ---------------------------------------------------------------- what makes a run this run
 
 
-def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[str, Any]:
+def run_settings(problem: Problem, plan: Plan, options: RunOptions) -> dict[str, Any]:
     """What real processes must agree on, and what a resumed run must have in common with the saved one."""
     network, start, eval_steps = plan.network, to_numpy(plan.start), sorted(plan.eval_steps)
     messages = network.settings
@@ -393,8 +387,6 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
         "privacy": None if plan.budget is None else plan.budget.settings(),
     }
     if not network.simulated:
-        from dnasa.networks.processes import agree
-
         folder = {"folder": "missing" if options.folder is None else "given"} if network.processes.own_folders else {}
         agree(network, settings | folder)
     return settings
@@ -403,7 +395,7 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
 # ---------------------------------------------------------------- arrays
 
 
-def _starting_points(problem: "Problem", topology: "Topology", seeds: Sequence[int], start: Array | None) -> list[Array]:
+def _starting_points(problem: Problem, topology: Topology, seeds: Sequence[int], start: Array | None) -> list[Array]:
     """The starting point of each seed: `(d,)`, or `(n, d)` with a row for each node."""
     with UserCode(lambda: "The problem's start(seed)"):
         points = [problem.start(s) for s in seeds]

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from dnasa.engine.recovery import Position, changes, positions_of, received_stat
 from dnasa.engine.rule_checks import check_rule
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, first_snapshot
+from dnasa.problems.problem import Problem, as_array_like
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Recorder
 from dnasa.runs.metrics import squared_length
@@ -29,9 +30,6 @@ from dnasa.runs.snapshots import Snapshot
 from dnasa.runs.timing import Timeline, now
 from dnasa.runs.worsening import Worsening
 
-if TYPE_CHECKING:
-    from dnasa.problems.problem import Problem
-
 MOVING = 0.05  # of the distance from the start: with more in its second half, a run of full gradients is warned about
 UNEVEN = 100  # times as many rows as another node has, for a warning
 AnyStepper = TypeVar("AnyStepper", bound=Stepper)
@@ -40,7 +38,7 @@ AnyStepper = TypeVar("AnyStepper", bound=Stepper)
 class Run:
     """A run whose nodes step together: evaluate, checkpoint, gradient, step; with fewer nodes after processes are lost."""
 
-    def __init__(self, problem: "Problem", plan: Plan, options: RunOptions):
+    def __init__(self, problem: Problem, plan: Plan, options: RunOptions):
         self.problem, self.plan, self.record = problem, plan, options.record
         self.network = plan.network  # of the processes that are left
         self.t = 0  # the steps taken
@@ -160,7 +158,8 @@ class Run:
                 if self.plan.full_gradients and t == self.plan.steps // 2:
                     self.halfway = copied(stepper.snapshots[0].state.x)
                 self._step(stepper)
-                self._advance_to(t + 1)
+                self.t = t + 1
+                self.bar.advance(self.t)
 
     def _make_stepper(self) -> Stepper:
         rules, sizes = [group.rule for group in self.plan.groups], [group.size for group in self.plan.groups]
@@ -193,10 +192,6 @@ class Run:
         stepper.step(gradients, self.t)
         self.timeline.add("rule", began)
 
-    def _advance_to(self, t: int) -> None:
-        self.t = t
-        self.bar.advance(t)
-
     # ------------------------------------------------------------ gradients
 
     def _gradient(self, point: Array, nodes: range, t: int) -> Array:
@@ -205,8 +200,7 @@ class Run:
         except Exception as error:
             name_user_code(error, lambda: f"The problem's gradient(x, nodes, seeds, t) of {nodes_text(nodes)}")
             raise
-        if type(g) is not type(point) or g.shape != point.shape or g.dtype != point.dtype:
-            g = as_gradient(g, point)
+        g = as_array_like(g, point, "problem's gradient")
         if self.scale is None:
             return g
         first = nodes.start - self.network.local_nodes.start
@@ -303,7 +297,7 @@ class LateRun(Run):
             raise Interrupted(f"Interrupted at step {self.t}. A run with late cannot be resumed: messages are under way.")
 
 
-def run_folder(problem: "Problem", network: Network, options: RunOptions) -> RunFolder | None:
+def run_folder(problem: Problem, network: Network, options: RunOptions) -> RunFolder | None:
     """The folder to write the run to; the config of a new run has the numbers of rows of this process's nodes."""
     folder = options.folder
     if isinstance(folder, (str, Path)):
@@ -314,13 +308,3 @@ def run_folder(problem: "Problem", network: Network, options: RunOptions) -> Run
         if None not in counts:  # otherwise the data is unlimited
             folder.config["rows"] = {"total": sum(counts), "smallest": min(counts), "largest": max(counts)}
     return folder
-
-
-def as_gradient(g: Any, point: Array) -> Array:
-    """Convert a gradient to the library and dtype of the point; it must be real and have its shape."""
-    if getattr(g, "shape", None) != point.shape or "complex" in str(g.dtype):
-        kind = f"shape {tuple(g.shape)} and dtype {g.dtype}" if hasattr(g, "shape") else f"type {type(g).__name__}"
-        raise InputError(
-            f"The problem's gradient has {kind} at points of shape {tuple(point.shape)}: return real numbers of that shape."
-        )
-    return like(g, point)

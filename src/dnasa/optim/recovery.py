@@ -1,6 +1,6 @@
 """The calls that all nodes make together, in a network that processes leave and join."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -128,15 +128,19 @@ class Recovery:
     def _meet(self, connect: Callable[[], Network], new: bool = False) -> bool:
         """Connect with the processes that are there, and continue with them at the latest call.
 
-        All exchange their positions as texts; one that is new gets the model; then each restarts its rule. Returns whether
-        this process was new to them.
+        All exchange their positions as texts; one that is new gets the model, with frozen parameters and buffers; then each
+        restarts its rule. Returns whether this process was new to them.
         """
         before = self.node.network
         snapshot = self.node.stopped()
 
         def agree(network: Network) -> tuple[list[Position], State]:
-            positions = self._positions(network, new or network.processes.membership.returned)
-            return positions, self._received(network, positions, snapshot.state)
+            is_new = new or network.processes.membership.returned
+            positions = positions_of(network, Position(self.calls, self.node.t, is_new, self.settings))
+            source, others = newcomers(positions)
+            if others:
+                copy_from(network, source, self.node.untrained, others)
+            return positions, received_state(network, positions, self.node.rule, snapshot.state)
 
         network, (positions, state) = reconnect(connect, agree)
         known = [position for position in positions if not position.new]
@@ -147,13 +151,3 @@ class Recovery:
         lost, joined = changes(before, network, positions)
         warn_of_changes(network, lost, joined, step)
         return positions[network.rank].new
-
-    def _positions(self, network: Network, new: bool) -> list[Position]:
-        return positions_of(network, Position(self.calls, self.node.t, new, self.settings))
-
-    def _received(self, network: Network, positions: Sequence[Position], state: State) -> State:
-        """The state to continue with; a process that is new also gets the frozen parameters and buffers of another."""
-        source, new = newcomers(positions)
-        if new:
-            copy_from(network, source, self.node.untrained, new)
-        return received_state(network, positions, self.node.rule, state)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import adds_up, as_floats, checksum, contiguous, copied, dtype_name, like, moderate, stack, to_numpy
+from dnasa.arrays import adds_up, as_floats, checksum, copied, dtype_name, like, moderate, stack, to_numpy
 from dnasa.checks import UserCode, nodes_text, whole
 from dnasa.core import Array, InputError, Prox
 from dnasa.extras import needed_by
-from dnasa.problems.problem import Problem, function_name
+from dnasa.problems.problem import Problem, as_array_like, function_name
 from dnasa.randomness import Generators
 
 
@@ -119,7 +119,7 @@ class Custom(Problem):
         rngs = self.generators
         with UserCode(lambda: f"The batched gradient of {nodes_text(rngs.nodes)}"):
             value = self.gradient_function(copied(x), rngs.node_array.copy(), rngs.at(t))  # it may change its arguments
-        return _like(value, x, "batched gradient")
+        return as_array_like(value, x, "batched gradient")
 
     def _node_by_node(self, x: Array, nodes: range, t: int) -> Array:
         g, points, function, point, node = copied(x), copied(x), self.gradient_function, self.point, nodes[0]
@@ -131,7 +131,7 @@ class Custom(Problem):
                     for k, (node, rng) in enumerate(zip(nodes, generators, strict=True)):
                         value = function(rows[k], node, rng)
                         if not in_numpy or type(value) is not np.ndarray or value.shape != shape or value.dtype != dtype:
-                            value = _like(value, point, f"gradient of node {node}")
+                            value = as_array_like(value, point, f"gradient of node {node}")
                         out[k] = value
         return g
 
@@ -177,7 +177,7 @@ class Custom(Problem):
     def _full_gradient(self, x: Array, node: int) -> Array:
         with UserCode(lambda: f"The full gradient of node {node}"):
             value = self.full_gradient(copied(x), node)  # type: ignore[misc]
-        g = _like(value, x, f"full gradient of node {node}")
+        g = as_array_like(value, x, f"full gradient of node {node}")
         _number(f"largest entry of the full gradient of node {node}", abs(g).max(), x)
         return g
 
@@ -201,19 +201,3 @@ def _number(name: str, value: Any, x: Array) -> float:
     if not isfinite(number) and moderate(x):
         raise InputError(f"The {name} is {number} although x is finite: return a finite number.")
     return number
-
-
-def _like(value: Any, point: Array, name: str) -> Array:
-    """What the user's function returned as an array like `point`."""
-    same = type(value) is type(point) and value.shape == point.shape and value.dtype == point.dtype
-    if same and not getattr(value, "requires_grad", False):
-        return value
-    try:
-        array = contiguous(value)
-        real = dtype_name(array).startswith(("float", "bfloat", "int", "uint", "bool"))
-    except (TypeError, ValueError, RuntimeError):
-        real = False
-    if not real or tuple(array.shape) != tuple(point.shape):
-        what = f"{value.dtype} of shape {tuple(value.shape)}" if hasattr(value, "dtype") else type(value).__name__
-        raise InputError(f"The {name} is {what}: return an array of real numbers of shape {tuple(point.shape)}.")
-    return like(array, point)

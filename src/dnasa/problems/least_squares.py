@@ -12,7 +12,6 @@ from dnasa.randomness import Normals, Streams
 
 TEST_SAMPLES = 10_000  # per node
 TEST_DIM = 2_000  # largest dimension with a test loss: its d x d matrix costs d^3 operations per node
-AT_ONCE = 1 << 24  # numbers in the factors of a product
 
 
 class LeastSquares(Problem):
@@ -85,13 +84,11 @@ class LeastSquares(Problem):
     def _test_moments(self, nodes: range) -> np.ndarray:
         """The mean of (X, noise)(X, noise)' over the test samples of these nodes."""
         if nodes not in self.moments:
-            streams, size = Streams("test", rounded=True), self.dim + 1
+            size = self.dim + 1
             total = np.zeros((size, size))
-            many = max(1, min(64, AT_ONCE // size**2))
-            for first in range(0, len(nodes), many):
-                generators = streams.each(self.seed, nodes[first : first + many], 0)
-                roots = np.hstack([wishart_root(generator, size, TEST_SAMPLES) for generator in generators])
-                total += roots @ roots.T
+            for generator in Streams("test", rounded=True).each(self.seed, nodes, 0):
+                root = wishart_root(generator, size, TEST_SAMPLES)
+                total += root @ root.T
             scale = np.append(self.scale, 1).astype(np.float64)
             self.moments[nodes] = scale[:, None] * total / (TEST_SAMPLES * len(nodes)) * scale
         return self.moments[nodes]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
+from dnasa.arrays import contiguous, dtype_name, like
 from dnasa.core import Array, InputError, Layout, Prox
 from dnasa.problems.privacy import Noise, Privacy
 
@@ -126,3 +127,19 @@ def check_problem(problem: Any) -> None:
             f"The problem must be an object of a subclass of dnasa.problems.Problem, and {problem!r:.60} is not: make one, or "
             "use dnasa.problems.Custom for a gradient function."
         )
+
+
+def as_array_like(value: Any, point: Array, name: str) -> Array:
+    """What the user's function returned as an array like `point`, or an error that calls it `name`."""
+    same = type(value) is type(point) and value.shape == point.shape and value.dtype == point.dtype
+    if same and not getattr(value, "requires_grad", False):
+        return value
+    try:
+        array = contiguous(value)
+        real = dtype_name(array).startswith(("float", "bfloat", "int", "uint", "bool"))
+    except (TypeError, ValueError, RuntimeError):
+        real = False
+    if not real or tuple(array.shape) != tuple(point.shape):
+        what = f"{value.dtype} of shape {tuple(value.shape)}" if hasattr(value, "dtype") else type(value).__name__
+        raise InputError(f"The {name} is {what}: return an array of real numbers of shape {tuple(point.shape)}.")
+    return like(array, point)

@@ -11,6 +11,7 @@ import numpy as np
 from dnasa.arrays import adds_up, checksum, like, maximum, minimum, moderate, nonzero, norm
 from dnasa.checks import UserCode, nodes_text, positive
 from dnasa.core import Array, InputError, Prox
+from dnasa.problems.problem import as_array_like
 
 __all__ = ["ball", "box", "l1"]
 
@@ -72,7 +73,7 @@ def _named(prox: Prox, name: str, *numbers: np.ndarray) -> Prox:
 
 
 def checked(prox: Prox, nodes: Sequence[int] | None = None) -> Prox:
-    """Wrap a prox with an error for a result that is not an array like x, or not finite although x is.
+    """Wrap a prox with an error for a result that is no array of the shape of x, or not finite although x is.
 
     The rows of x belong to these nodes; without them, x is a mean iterate.
     """
@@ -80,10 +81,7 @@ def checked(prox: Prox, nodes: Sequence[int] | None = None) -> Prox:
 
     def applied(x: Array, step: Any) -> Array:
         with UserCode(lambda: f"prox at {where}"):
-            y = prox(x, step)
-        if type(y) is not type(x) or y.shape != x.shape or y.dtype != x.dtype:
-            kind = f"{tuple(y.shape)}, {y.dtype}" if hasattr(y, "dtype") else type(y).__name__
-            raise InputError(f"prox must return an array like x, {tuple(x.shape)}, {x.dtype}; it returned {kind}.")
+            y = as_array_like(prox(x, step), x, f"result of prox at {where}")
         if adds_up(y):
             return y
         if (~(abs(y) < np.inf).all(-1) & moderate(x) & (abs(step + 0 * x) < np.inf).all(-1)).any():

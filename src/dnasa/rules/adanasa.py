@@ -11,7 +11,7 @@ from dnasa.arrays import maximum, minimum, nonzero, norm, put, sample, total, wh
 from dnasa.core import Array, Gradients, Layout, Messages, Needs, Rule, Schedule, size, slices
 from dnasa.rules import schedules
 from dnasa.rules.demuon import orthogonalized
-from dnasa.rules.forms import ScaledAverage, declare
+from dnasa.rules.forms import Form, Radius, declare
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import ScheduleSpec
 
@@ -177,10 +177,8 @@ def adanasa(
         return made
     # for the engine's fast paths only
     schedules = (eta, alpha, beta, weight) if weight else (eta, alpha, beta)
-    return declare(
-        made,
-        ScaledAverage(partial(adanasa, layout=layout, radius=radius), schedules, k, step_length, averaged, sums, with_radius),
-    )
+    make, learned = partial(adanasa, layout=layout, radius=radius), Radius(k, step_length, averaged, sums, with_radius)
+    return declare(made, Form(make, schedules, ("x", "y", "m", "z"), radius=learned))
 
 
 def is_hidden(shape: tuple[int, ...]) -> bool:

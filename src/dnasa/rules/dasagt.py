@@ -1,8 +1,8 @@
 """D-ASAGT: gradient tracking with a moving average; with a proximal step, it is Prox-DASA-GT (Xiao et al., 2023)."""
 
 from dnasa.core import Messages, Prox, Rule, Schedule
-from dnasa.rules.dnasa import State, dnasa
-from dnasa.rules.forms import TrackedAverage, declare
+from dnasa.rules.dnasa import ARRAYS, State, dnasa
+from dnasa.rules.forms import Form, declare
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import ETA, averaging, with_second
 
@@ -33,4 +33,4 @@ def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
         return ((1 - alpha(t)) * s.x + alpha(t) * prox(s.x - gamma * s.z, gamma),)
 
     made = dnasa(eta, alpha)._replace(early=early, form=None)
-    return made if prox else declare(made, TrackedAverage(dasagt, (eta, alpha), normalized=False))
+    return made if prox else declare(made, Form(dasagt, (eta, alpha), ARRAYS))

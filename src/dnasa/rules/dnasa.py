@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from dnasa.arrays import nonzero, norm, unit
 from dnasa.core import Array, Gradients, Messages, Needs, Prox, Rule, Schedule, assign, zeros
-from dnasa.rules.forms import TrackedAverage, declare
+from dnasa.rules.forms import Form, declare
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import ScheduleSpec, diminishing, fixed
 
@@ -14,6 +14,9 @@ class State(NamedTuple):
     u: Array  # gradient trackers: mean(u) == mean(v)
     v: Array  # last stochastic gradients
     z: Array  # moving average of u
+
+
+ARRAYS = ("x", "u", "z", "v")  # of the form; v is not sent
 
 
 DNASA = {
@@ -70,4 +73,4 @@ def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
         stepsize=lambda s, t: eta(t),
         only_sums=True,
     )
-    return made if prox else declare(made, TrackedAverage(dnasa, (eta, alpha), normalized=True))
+    return made if prox else declare(made, Form(dnasa, (eta, alpha), ARRAYS, normalized=True))

@@ -4,64 +4,49 @@ A rule is defined by its functions alone. `declare` says that they step as a for
 since then has no form.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dnasa.core import Array, Rule, Schedule, State
 
 Shrink = Callable[[State, int], Array | None]  # the factor of x before step t, for weight decay; None: 1
-Four = tuple[Array, Array, Array, Array]
 
 
-class TrackedAverage(NamedTuple):
-    """D-NASA's family: x, u, z <- W[x - eta z/|z| (or - eta z), u + g - v, (1 - alpha) z + alpha (u + g - v)], v <- g."""
+class Radius(NamedTuple):
+    """How AdaNASA's steps follow from a radius r, which is learned from every k-th coordinate and a sum A that is sent too."""
 
-    make: Callable[..., Rule]  # makes the same rule from other schedules, through which alone its steps depend on t
-    schedules: tuple[Schedule, Schedule]  # eta and alpha
-    normalized: bool  # whether a step is eta z/|z|; otherwise it is eta z
-    shrink: Shrink | None = None
-    functions: tuple[Any, ...] = ()  # of the rule that was declared to have this form
-
-    def unpack(self, s: State) -> Four:
-        """The large arrays of a state; all but the last are sent."""
-        return s.x, s.u, s.z, s.v
-
-    def width_sent(self, d: int) -> int:
-        return 3 * d
-
-    def pack(self, s: State, x: Array, u: Array, z: Array, v: Array) -> State:
-        return s._replace(x=x, u=u, z=z, v=v)
-
-
-class ScaledAverage(NamedTuple):
-    """AdaNASA: x, y, m <- W[x - step y'/max(sqrt(m'), |y'|), y', m'] and z <- z', where
-
-    z' = (1 - alpha) z + alpha g, y' = y + z' - z, m' = beta m + (1 - beta) g^2. The step of each node follows from a radius r,
-    which is learned from every k-th coordinate and a sum A that is sent too.
-    """
-
-    make: Callable[..., Rule]  # makes the same rule from other schedules, through which alone its steps depend on t
-    schedules: tuple[Schedule, ...]  # eta, alpha, beta and, if the answer is an average, its weight
     every: int  # k
     step: Callable[[State, int], Array]  # `step(state, t)` is the step of each node
     average: Callable[[State, int], Array]  # `average(state, t)` is the average of the iterates after step t
     sums: Callable[[State, Array, Array, int], tuple[Array, Array]]  # `sums(state, step, g, t)` are S, and A before it is sent
-    with_radius: Callable[[State, Array], State]  # the state that receives A
+    receive: Callable[[State, Array], State]  # the state that receives A
+
+
+class Form(NamedTuple):
+    """A step of D-NASA's family or of AdaNASA, on four large arrays of the state.
+
+    D-NASA: x, u, z <- W[x - eta z/|z| (or - eta z), u + g - v, (1 - alpha) z + alpha (u + g - v)], v <- g.
+
+    AdaNASA: x, y, m <- W[x - step y'/max(sqrt(m'), |y'|), y', m'] and z <- z', where z' = (1 - alpha) z + alpha g,
+    y' = y + z' - z, m' = beta m + (1 - beta) g^2.
+    """
+
+    make: Callable[..., Rule]  # makes the same rule from other schedules, through which alone its steps depend on t
+    schedules: tuple[Schedule, ...]  # eta, alpha and, of AdaNASA, beta and, if the answer is an average, its weight
+    arrays: tuple[str, str, str, str]  # the names of the large arrays; all but the last are sent
+    normalized: bool = False  # whether a step of D-NASA's family is eta z/|z|; otherwise it is eta z
+    radius: Radius | None = None  # of AdaNASA
     shrink: Shrink | None = None
     functions: tuple[Any, ...] = ()  # of the rule that was declared to have this form
 
-    def unpack(self, s: State) -> Four:
-        """The large arrays of a state; all but the last are sent."""
-        return s.x, s.y, s.m, s.z
+    def unpack(self, s: State) -> list[Array]:
+        return [getattr(s, name) for name in self.arrays]
+
+    def pack(self, s: State, arrays: Sequence[Array]) -> State:
+        return s._replace(**dict(zip(self.arrays, arrays, strict=True)))
 
     def width_sent(self, d: int) -> int:
-        return 3 * d + 1
-
-    def pack(self, s: State, x: Array, y: Array, m: Array, z: Array) -> State:
-        return s._replace(x=x, y=y, m=m, z=z)
-
-
-Form = TrackedAverage | ScaledAverage
+        return 3 * d + (self.radius is not None)
 
 
 def declare(rule: Rule, form: Form) -> Rule:

@@ -3,16 +3,17 @@
 An exchange computes W @ x: W[i, j] is the weight with which node i receives from node j.
 """
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, Self
 
 import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 
+from dnasa.arrays import crc32
 from dnasa.checks import whole
 from dnasa.core import InputError
 from dnasa.topology import spectrum
@@ -231,8 +232,5 @@ def check_links(count: float) -> None:
 
 def checksum(graphs: Sequence[Topology]) -> str:
     """The checksum of the matrices in order, with 64-bit indices: SciPy stores 32 or 64."""
-    value = 0
-    for W in (graph.sparse for graph in graphs):
-        for part in (W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data):
-            value = zlib.crc32(part.tobytes(), value)
-    return f"{value:08x}"
+    parts = [(W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data) for W in (graph.sparse for graph in graphs)]
+    return f"{crc32(*chain.from_iterable(parts)):08x}"
