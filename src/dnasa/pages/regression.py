@@ -30,34 +30,34 @@ def _forests(fit: Fit) -> Iterator[dict[str, Any]]:
     """For each input the estimates of the sites, their mean by random effects, and that of all rows, with 95 % intervals."""
     for _, row in fit.table[fit.table.input != INTERCEPT].iterrows() if len(fit.sites) else ():
         own = fit.sites[(fit.sites.input == row.input) & fit.sites.coefficient.notna()]
-        lines = [*zip(own.site, own.coefficient, own.standard_error, strict=True)]
-        lines += [("random effects", row.random_effects, row.random_effects_standard_error)]
-        lines += [("all rows", row.coefficient, row.standard_error)]
-        yield {"title": text(row.input), **_forest([line for line in lines if np.isfinite(line[1])], fit.ratio)}
+        estimates = [*own.coefficient, row.random_effects, row.coefficient]
+        halves = 1.96 * np.array([*own.standard_error, row.random_effects_standard_error, 0])
+        ends = np.column_stack([estimates - halves, estimates, estimates + halves])
+        ends[-1, [0, 2]] = row.coefficient_low, row.coefficient_high
+        shown = np.isfinite(ends).all(axis=1)
+        names = np.array([*own.site, "random effects", "all rows"])[shown]
+        yield {"title": text(row.input), "sites": len(own), **_forest(names, ends[shown], fit.ratio)}
 
 
-def _forest(lines: list[tuple[str, float, float]], ratio: str) -> dict[str, Any]:
-    """Where each estimate and its interval are drawn, which ends at the frame; the text has the numbers."""
-    values, halves = np.array([line[1] for line in lines]), 1.96 * np.array([line[2] for line in lines])
-    room = np.median(halves)
-    low, high = min(values.min() - room, 0), max(values.max() + room, 0)
+def _forest(names: np.ndarray, ends: np.ndarray, ratio: str) -> dict[str, Any]:
+    """Where each estimate and its interval are drawn, which is cut at the frame; the text has the numbers."""
+    room, scaled = np.median(ends[:, 2] - ends[:, 0]) / 2, np.exp if ratio else np.asarray
+    low, high = min(ends[:, 1].min() - room, 0), max(ends[:, 1].max() + room, 0)
 
     def place(x: Any) -> Any:
         return LEFT + WIDTH * (np.clip(x, low, high) - low) / (high - low)
 
-    scaled = np.exp if ratio else np.asarray
     ticks = [r for r in RATIOS if low <= np.log(r) <= high] if ratio else []
     ticks = ticks if len(ticks) > 1 else round_numbers(float(scaled(low)), float(scaled(high)))
-    numbers = ([decimals(float(scaled(x))) for x in ends] for ends in np.transpose([values, values - halves, values + halves]))
-    texts = [f"{value} ({begin} to {end})" for value, begin, end in numbers]
-    ends = zip(place(values - halves), place(values), place(values + halves), strict=True)
+    ticks = ticks[:: 1 + (len(ticks) > 5)]  # longer labels would overlap
+    numbers = ([decimals(float(x)) for x in scaled(line)] for line in ends)
+    texts = [f"{value} ({begin} to {end})" for begin, value, end in numbers]
     return {
-        "lines": [(text(line[0]), *at, shown) for line, at, shown in zip(lines, ends, texts, strict=True)],
+        "lines": [*zip(map(text, names), place(ends).tolist(), texts, strict=True)],
         "ticks": [(f"{tick:g}", place(np.log(tick) if ratio else tick)) for tick in ticks],
         "none": place(0),
         "axis": ratio or "coefficient",
-        "height": LINE * len(lines),
         "line": LINE,
-        "right": LEFT + WIDTH,
         "left": LEFT,
+        "right": LEFT + WIDTH,
     }
