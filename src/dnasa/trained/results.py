@@ -280,8 +280,9 @@ def remarks(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
         )
     if measured:
         found.append(
-            f"Sites sent counts and rounded means of at least {evaluation.min_count} rows, not predictions: compared with results "
-            "from single rows, an AUC is off by up to an eighth of its interval, a slope by a sixth, a sensitivity by a quarter."
+            f"Sites sent counts and rounded means of at least {evaluation.min_count} rows, not predictions: compared with "
+            "results from single rows, an AUC is off by up to an eighth of its interval, a slope by a sixth, a sensitivity by "
+            "a quarter."
         )
     (parts, *_) = [*groups(evaluation).values(), []]
     for name, slope, _, high in binary(parts, 0.5) if len(evaluation.names) == 2 else ():
