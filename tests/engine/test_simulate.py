@@ -110,3 +110,9 @@ def test_a_network_that_does_nothing_leaves_each_node_alone() -> None:
 def test_what_is_no_rule_is_refused(rule: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         simulate(rule, RING.weights, lambda x, node, t: x, np.zeros(2), steps=1)
+
+
+def test_a_graph_is_no_matrix() -> None:
+    for graph in (RING, topology.exact(8)):
+        with pytest.raises(InputError, match=r"simulate takes a matrix W: graph\.weights"):
+            simulate(rules.dsgd(lambda t: 0.1), graph, lambda x, node, t: x, np.zeros(2), steps=1)

@@ -120,7 +120,11 @@ def sending(messages: Callable[..., Messages]) -> core.Rule:
             "answer must have the shape of x",
         ),
         (core.Rule(lambda x: x, lambda s, g, t: ((s,), s), lambda s, m: m[0]), "init must return a NamedTuple"),
-        (core.Rule(Bare, lambda s, g, t: ((s.x,), s), lambda s, m: None), "receive must return its Bare, not NoneType"),
+        (
+            core.Rule(Bare, lambda s, g, t: ((s.x,), s), lambda s, m: None),
+            "^.+: A rule's receive must return its Bare, not NoneType",
+        ),
+        (core.Rule(Bare, lambda s, g, t: ((s.x,), s), lambda s, m: Bare(m)), r"must return an array as x, not a tuple"),
         (sending(lambda s, g: (s.x,))._replace(points=lambda s, t: (s.x[..., :1],)), "points must return a tuple"),
         (rules.dsgd, "A function that makes rules is no rule"),
     ],

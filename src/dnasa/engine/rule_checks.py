@@ -86,7 +86,11 @@ def _check_next(state: State, before: State) -> None:
     """Check that every array of the state has the shape and dtype it had before the step."""
     if type(state) is not type(before):
         raise InputError(f"A rule's receive must return its {type(before).__name__}, not {type(state).__name__}.")
-    for (name, a), old in zip(leaves(state).items(), leaves(before).values(), strict=True):
+    arrays, earlier = leaves(state), leaves(before)
+    if [*arrays] != [*earlier]:
+        missing = next(name for name in earlier if name not in arrays)
+        raise InputError(f"A rule's receive must return an array as {missing}, not a tuple: one message is mixed[0].")
+    for (name, a), old in zip(arrays.items(), earlier.values(), strict=True):
         if not is_like(a, old) or a.shape != old.shape:
             raise InputError(
                 f"After a step {name} of this rule is {kind_of(a)}; it must stay {kind_of(old)}. For several stepsizes, give a "

@@ -20,6 +20,7 @@ from dnasa.engine.rule_checks import check_rule
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, first_snapshot
 from dnasa.problems.problem import Problem, as_array_like
+from dnasa.rules.registry import VariantGroup
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Recorder
 from dnasa.runs.metrics import squared_length
@@ -35,6 +36,16 @@ UNEVEN = 100  # times as many rows as another node has, for a warning
 AnyStepper = TypeVar("AnyStepper", bound=Stepper)
 
 
+def _first_snapshot(group: VariantGroup, x: Array) -> Snapshot:
+    """The checked state of a rule at the start; errors name the rule."""
+    try:
+        snapshot = first_snapshot(group.rule, x)
+        check_rule(group.rule, snapshot.state)
+    except InputError as error:
+        raise InputError(f"{group.variants[0].rule}: {error}") from error
+    return snapshot
+
+
 class Run:
     """A run whose nodes step together: evaluate, checkpoint, gradient, step; with fewer nodes after processes are lost."""
 
@@ -44,9 +55,7 @@ class Run:
         self.t = 0  # the steps taken
         self.halfway: Array | None = None  # the iterates there, of a run with full gradients
         self.last_step = min(plan.steps, plan.network.processes.last_step or plan.steps)
-        self.snapshots = [first_snapshot(group.rule, x) for group, x in zip(plan.groups, plan.x, strict=True)]
-        for group, snapshot in zip(plan.groups, self.snapshots, strict=True):
-            check_rule(group.rule, snapshot.state)
+        self.snapshots = [_first_snapshot(group, x) for group, x in zip(plan.groups, plan.x, strict=True)]
         self.timeline = Timeline()
         self.recorder = Recorder(
             problem, plan.network, plan.groups, plan.seeds, plan.node_weights, plan.epoch, options.record.patience
