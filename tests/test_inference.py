@@ -318,9 +318,10 @@ def test_the_command_writes_tables(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert "Reference of ward: er." in written_tex
     page = (tmp_path / "out" / "report.html").read_text()
     for _, row in expected.sites[expected.sites.input == "age"].iterrows():  # in the forest plot
-        assert f">{row.site}</text>" in page
+        assert f">{row.site} ({row.rows})</text>" in page
         assert f">{np.exp(row.coefficient):.3f} (" in page
     assert page.count("<figure>") == 4
+    assert "a stratum for each site and Efron&#39;s ties" in page
     again = "fit", "cox", *words, "--time", "days", "--out", tmp_path / "out"
     assert "holds a fit already: choose another folder, or replace it with --force." in refused(*again)
     app([*map(str, again), "--force"], standalone_mode=False)

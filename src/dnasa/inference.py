@@ -88,7 +88,9 @@ class Fit(NamedTuple):
 
 
 def decimals(x: float) -> str:
-    """Three decimals, or three digits of a tiny or large number."""
+    """Three decimals, or three digits of a tiny or large number, or of how far a ratio is from 1."""
+    if 0 < abs(x - 1) < 5e-4:
+        return f"{x:.5f}"
     return f"{x:.3f}" if 1e-3 <= abs(x) < 1e4 else f"{x:.3g}"
 
 
@@ -137,9 +139,13 @@ def fit(
         with collecting(refused, path):
             site = (network.site if network else "") or path.name.partition(".")[0]
             own, given = recode and recode.at(site), frames.get(str(path))
-            rows = loading.read(path, target, own)[0] if given is None else from_frame(given, target, path.name, own)
+            rows, tests = (
+                loading.read(path, target, own) if given is None else (from_frame(given, target, path.name, own), None)
+            )
             rows = without_columns(rows, drop_columns, id_column, path.name, may_be_absent=True)
             tables.append(_complete(site, rows, kind, time, min_count, least=min_count if ledger else 1))
+            if tests is not None:
+                tables[-1].warnings.append(f"The test rows of {site} are left out: a fit needs no test file.")
             if ledger is not None:
                 used = tables[-1].rows
                 ledger.check(used._replace(features=(*used.features, time)) if time else used, min_count)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,8 @@ def test_what_training_rows_did_not_have_is_filled_and_named() -> None:
     for rows, count in ((gaps, 1), (complete.drop(columns="age"), len(complete))):
         assert (encoding.encode(rows)[:count, encoding.inputs.index("age")] == mean).all()
     assert encoding.doubts(complete) == []
+    (doubt,) = encoding.doubts(complete.assign(age=complete.age + 4 * complete.age.std()))
+    assert re.fullmatch(r"(\d+) of \1 rows have a median of 'age' \d\.\d standard .* \(another unit\?\)\.", doubt)
     assert encoding.doubts(gaps) == [
         f"1 of {len(gaps)} rows have a value of 'age' more than 10 standard deviations from the mean of the training rows.",
         f"1 of {len(gaps)} rows have no value of 'age', which all training rows have: their mean is used.",

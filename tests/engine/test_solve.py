@@ -536,6 +536,12 @@ def test_a_run_that_gets_worse_than_trained_weights_warns_once() -> None:
     assert len(warned) == 1
 
 
+def test_a_run_that_ends_with_a_larger_loss_than_it_began_with_warns() -> None:
+    problem = dnasa.problems.Custom(lambda x, node, rng: 2 * x, start=np.ones(2), loss=lambda x, node: float(x @ x))
+    with pytest.warns(UserWarning, match=r"dsgd: the train loss is .* at step 20, 2 at the start. Try .* or the rule dnasa"):
+        dnasa.solve(problem, topology.ring(4), "dsgd:constant", eta=1.1, steps=20, evaluate=5, progress=False)
+
+
 def test_a_model_that_comes_trained_and_gets_worse_warns_at_the_end() -> None:
     """Nobody said that it is trained, but it is better than the most frequent class."""
     inputs = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]

@@ -56,11 +56,12 @@ def show_data(
     if not shards:
         shards = partition(how, rows.labels, nodes)
     print_table(datasets.reading(rows), f"{rows.title}, from {rows.source}")
-    table = datasets.division(rows, shards)
-    if len(table.columns) > MOST_COLUMNS:
-        table = table.set_index(table.columns[0]).T.rename_axis("class").reset_index()
-    kinds = {"classification": "Rows of each class", "regression": "Targets"}
-    print_table(table, f"{'Windows' if rows.vocabulary else kinds[rows.task]} at each of {nodes} nodes, {how}")
+    if not has_cohort(rows):
+        table = datasets.division(rows, shards)
+        if len(table.columns) > MOST_COLUMNS:
+            table = table.set_index(table.columns[0]).T.rename_axis("class").reset_index()
+        kinds = {"classification": "Rows of each class", "regression": "Targets"}
+        print_table(table, f"{'Windows' if rows.vocabulary else kinds[rows.task]} at each of {nodes} nodes, {how}")
     found = count_duplicates(rows, shards, lambda own, read: [read(own)], options.min_count) if find_duplicates else None
     show_cohort(rows, found)
 
@@ -92,12 +93,16 @@ def show_sites(context: typer.Context, options: Options, find_duplicates: bool) 
         members.end()
 
 
+def has_cohort(rows: "Dataset") -> bool:
+    return bool(rows.sites and rows.sites[0].columns)
+
+
 def show_cohort(rows: "Dataset", duplicates: "Duplicates | None") -> None:
     """What sites may know of each other's rows, and warnings."""
     from dnasa.tasks.datasets import cohort
 
-    if rows.sites and rows.sites[0].columns:
-        rounded = f"other counts are rounded to {rows.sites[0].min_count}"
+    if has_cohort(rows):
+        rounded = f"other counts are rounded to {rows.sites[0].min_count}, the largest so that their sum is right"
         print_table(cohort(rows), f"Rows at {len(rows.sites)} sites, for training unless said otherwise; {rounded}")
     if duplicates is not None and len(duplicates[0]):
         print_table(duplicates[0], "Rows at two sites that are equal in all columns used")

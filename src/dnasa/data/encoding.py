@@ -16,7 +16,8 @@ from dnasa.data.columns import MISSING, NUMERIC, as_frame, to_numbers, to_words
 from dnasa.data.recoding import Recode
 from dnasa.files import refusing_damage
 
-FAR = 10  # standard deviations
+FAR = 10  # standard deviations of a value
+SHIFTED = 2.5  # and of the median of at least five
 TASKS = ("classification", "regression")
 
 
@@ -125,6 +126,10 @@ class Encoding(NamedTuple):
                 far, missing = (np.abs(values - mean) > FAR * scale).sum(), np.isnan(values).sum() * (feature.fill is None)
                 where = f"{FAR} standard deviations from the mean of the training rows"
                 found.append((far, f"have a value of '{feature.name}' more than {where}"))
+                present = values[~np.isnan(values)]
+                shift = abs(np.median(present) - mean) / scale if len(present) >= 5 else 0
+                what = f"have a median of '{feature.name}' {shift:.1f} standard deviations from the mean of the training rows"
+                found.append((len(present) * (shift > SHIFTED), f"{what} (another unit?)"))
                 found.append((missing, f"have no value of '{feature.name}', which all training rows have: their mean is used"))
         return [f"{count:,} of {len(table):,} rows {what}." for count, what in found if count]
 

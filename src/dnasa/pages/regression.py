@@ -5,11 +5,19 @@ from typing import Any
 
 import numpy as np
 
+from dnasa import __version__
 from dnasa.inference import INTERCEPT, Fit, decimals
 from dnasa.pages.contents import round_numbers, text
 from dnasa.pages.page import render_template
 
 LEFT, WIDTH, LINE = 170, 260, 22  # of a forest plot: where its axis begins, how long it is, and the height of a line
+METHODS = {  # by what the exponential of a coefficient is called
+    "odds ratio": "Maximum likelihood (logistic regression), Wald intervals and tests.",
+    "": "Least squares, intervals and tests by Student's t.",
+    "rate ratio": "Maximum likelihood (Poisson regression, log link), Wald intervals and tests.",
+    "hazard ratio": "Partial likelihood with a stratum for each site and Efron's ties, Wald intervals and tests.",
+}
+OVER_SITES = "Random effects by DerSimonian and Laird; without one site: the range of the fits that leave one out."
 RATIOS = [digit * 10.0**power for power in range(-6, 7) for digit in (1, 2, 5)]
 
 
@@ -20,6 +28,12 @@ def render(fit: Fit) -> str:
         "regression.html",
         title=text(fit.title),
         columns=list(shown),
+        methods=[
+            METHODS[fit.ratio],
+            "Rows with missing values are left out.",
+            *([OVER_SITES] if len(fit.sites) else []),
+            f"dnasa {__version__}: Newton's method on sums over the sites.",
+        ],
         rows=[list(map(text, row)) for row in shown.to_numpy()],
         notes=list(map(text, fit.notes)),
         forests=list(_forests(fit)),
@@ -35,7 +49,8 @@ def _forests(fit: Fit) -> Iterator[dict[str, Any]]:
         ends = np.column_stack([estimates - halves, estimates, estimates + halves])
         ends[-1, [0, 2]] = row.coefficient_low, row.coefficient_high
         shown = np.isfinite(ends).all(axis=1)
-        names = np.array([*own.site, "random effects", "all rows"])[shown]
+        sites = [f"{site} ({rows:,})" for site, rows in zip(own.site, own.rows, strict=True)]
+        names = np.array([*sites, "random effects", "all rows"])[shown]
         yield {"title": text(row.input), "sites": len(own), **_forest(names, ends[shown], fit.ratio)}
 
 

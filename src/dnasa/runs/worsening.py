@@ -6,7 +6,7 @@ from typing import Any
 from dnasa.problems.metrics import larger_is_better
 
 TOLERANCE = 0.02  # of accuracy or R^2 lost since the start; for a loss, relative to that at the start
-METRICS = ("test_accuracy", "test_r2", "test_loss")  # the first that is measured decides
+METRICS = ("test_accuracy", "test_r2", "test_loss", "train_loss")  # the first that is measured decides
 Rows = list[dict[str, Any]]  # a row of the history for each run
 
 
@@ -14,7 +14,7 @@ class Worsening:
     """Warns, once, of a model that is worse than it was at the start.
 
     If the user gave the starting point, at every evaluation. Otherwise at the end, if the accuracy was above `baseline`, that
-    of a model that has learned nothing.
+    of a model that has learned nothing, or by the training loss, if nothing else is measured.
     """
 
     def __init__(self, start_given: bool, baseline: float | None, steps: int):
@@ -23,18 +23,25 @@ class Worsening:
 
     def check(self, starts: Rows, rows: Rows) -> None:
         metric = next((name for name in METRICS if name in rows[0]), None)
-        if self.warned or metric is None or starts[0]["step"] > 0:
-            return
-        if not self.start_given and not self._had_learned(metric, starts, rows[0]["step"]):
+        if self.warned or metric is None or starts[0]["step"] > 0 or not self._is_checked(metric, starts, rows[0]["step"]):
             return
         for start, row in zip(starts, rows, strict=True):
             old, new, t = start[metric], row[metric], row["step"]
             if not self.warned and is_worse(metric, old, new):
                 self.warned = True
                 what = f"{row['rule']}: the {metric.replace('_', ' ')} is {new:.4g} at step {t}, {old:.4g} at the start."
-                warnings.warn(f"{what} Try a smaller stepsize or early stopping, which keeps the best model.", stacklevel=8)
+                remedy = (
+                    "the rule dnasa, which needs none"
+                    if metric == "train_loss"
+                    else "early stopping, which keeps the best model"
+                )
+                warnings.warn(f"{what} Try a smaller stepsize or {remedy}.", stacklevel=8)
 
-    def _had_learned(self, metric: str, starts: Rows, t: int) -> bool:
+    def _is_checked(self, metric: str, starts: Rows, t: int) -> bool:
+        if metric == "train_loss":
+            return t >= self.steps
+        if self.start_given:
+            return True
         if t < self.steps or metric != "test_accuracy" or self.baseline is None:
             return False
         return min(start[metric] for start in starts) > self.baseline + TOLERANCE
