@@ -277,7 +277,11 @@ def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results
     assert [text.get_text() for text in axis.get_xticklabels()] == ["0.1", "1", "3", "10", "30"]
     (beyond,) = [line for line in axis.get_lines() if line.get_label() == f"_{plots.OFF}"]
     assert np.asarray(beyond.get_xydata()).tolist() == [[3.0, 1.0]]
-    assert (beyond.get_marker(), beyond.get_markerfacecolor()) == (mark.get_marker(), "white")
+    assert beyond.get_marker() == mark.get_marker()
+    heights = [np.mean(line.get_transform().transform(line.get_xydata())[:, 1]) for line in (mark, beyond)]
+    assert heights == pytest.approx(
+        [text.get_window_extent().y0 + text.get_window_extent().height / 2 for text in axis.texts], abs=2
+    )
     inside, around = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
     np.testing.assert_array_equal(inside.get_ydata(), [0.9, 0.92, np.nan, np.nan, np.nan])
     assert (np.asarray(around.get_xydata()).tolist(), around.get_transform()) == ([[3.0, 1.0]], beyond.get_transform())
@@ -288,18 +292,23 @@ def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results
 
 
 @pytest.mark.pictures
-@pytest.mark.parametrize(("metric", "shows_all"), [("test_accuracy", True), ("test_r2", False)])
-def test_stepsizes_show_all_accuracies_and_what_is_off_the_axis_above_it_at_its_stepsize(metric: str, shows_all: bool) -> None:
+@pytest.mark.parametrize("metric", ["test_accuracy", "test_r2"])
+@pytest.mark.parametrize("chosen", [1.0, 0.01])
+def test_results_far_worse_than_those_of_chosen_stepsizes_are_above_the_axis(metric: str, chosen: float) -> None:
     table = runs(**{rule: [(0.01, 1.0, 0.12), (0.1, 1.0, 0.9), (1.0, 1.0, 0.95)] for rule in ("dsgd", "dsgt", "dadam")})
-    (axis,) = drawing.figure_of_stepsizes(over_seeds(table.rename(columns={"test_loss": metric}), metric), metric).axes
+    table = over_seeds(table.rename(columns={"test_loss": metric}), metric)
+    (axis,) = drawing.figure_of_stepsizes(table.assign(chosen=table.eta == chosen), metric).axes
+    shows_all = chosen < 1
     assert (axis.get_ylim()[0] < 0.12) == shows_all
+    assert shows_all or 0.75 < axis.get_ylim()[0] < 0.9
     marks = [line for line in axis.get_lines() if line.get_label() == f"_{plots.OFF}"]
     places = [line.get_transform().transform(line.get_xydata())[0] for line in marks]
     assert len(places) == (0 if shows_all else 3)
     across = axis.transData.transform([0.01, 1])[0]
     for i, (x, y) in enumerate(places):
         row = 1.75 * style.current().marker / 72 * axis.figure.dpi
-        assert (x, y - axis.bbox.y1) == pytest.approx((across, (i + 1) * row)), "a row for each rule"
+        lead = 0.6 * style.current().font / 72 * axis.figure.dpi
+        assert (x, y - axis.bbox.y1) == pytest.approx((across, lead + (i + 1) * row)), "a row for each rule"
 
 
 def curves_of(values: dict[str, list[float]], metric: str) -> pd.DataFrame:
@@ -369,6 +378,21 @@ def test_marks_at_the_left_edge_are_shown_and_do_not_touch_the_word(name: str) -
 
 @pytest.mark.pictures
 @pytest.mark.parametrize("name", ["screen", "paper"])
+def test_the_words_of_marks_do_not_touch_each_other_nor_numbers_of_the_axis(name: str) -> None:
+    table = runs(dsgd=[(0.01, 1.0, 0.1), (0.1, 1.0, 100.0), (1.0, 1.0, 1e9), (3.0, None, np.nan)])
+    with style.context(name):
+        figure = drawing.figure_of_stepsizes(over_seeds(table, "test_loss"), "test_loss")
+        figure.axes[0].set_ylim(0.1, 100)
+        figure.draw_without_rendering()
+    (axis,) = figure.axes
+    ticks = [text for place, text in zip(axis.get_yticks(), axis.get_yticklabels(), strict=True) if 0.1 <= place <= 100]
+    assert [text.get_text() for text in axis.texts] == [plots.DIVERGED, plots.OFF]
+    for one, other in combinations([*axis.texts, *ticks], 2):
+        assert not one.get_window_extent().overlaps(other.get_window_extent()), (one, other)
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize("name", ["screen", "paper"])
 def test_circles_do_not_touch_titles_nor_names_of_stepsizes_each_other(name: str) -> None:
     table = runs(dsgd=[(eta, 1.0, 0.8) for eta in (0.001, 0.003, 0.01, 100.0)], dsgt=[(0.001, 1.0, 0.9)])
     table = over_seeds(table.rename(columns={"test_loss": "test_accuracy"}), "test_accuracy").assign(chosen=True)
@@ -412,7 +436,7 @@ def test_marks_of_many_rules_hide_nothing_and_are_in_the_figure(name: str, metri
     table = over_seeds(runs(**dict.fromkeys(rules, some)).rename(columns={"test_loss": metric}), metric)
     with style.context(name):
         figure = drawing.figure_of_stepsizes(table, metric)
-        drawing.entitle(figure.axes[0], "A title")
+        drawing.entitle(figure.axes, ["A title"])
         figure.draw_without_rendering()
     (axis,) = figure.axes
     title = axis.title.get_window_extent()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import cycle, groupby
+from itertools import groupby
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,11 @@ from dnasa import topology
 from dnasa.comparing import drawing, latex, tables
 from dnasa.comparing.budgets import PLACE
 from dnasa.comparing.comparison import AXES, Comparison
-from dnasa.comparing.plots import label, panel_list, short_labels
+from dnasa.comparing.plots import label, network_styles, panel_list, panel_rows, short_labels
 from dnasa.comparing.run_table import CONDITIONS
 from dnasa.comparing.statistics import VARIANT, with_the_best
 from dnasa.comparing.study_file import Cell, Study, source_name
-from dnasa.comparing.style import DASHES, MARKERS, OWN_COLORS, current
+from dnasa.comparing.style import current
 from dnasa.problems.metrics import in_percent, larger_is_better
 from dnasa.rules.registry import split_schedule
 from dnasa.topology.rounds import count_rounds
@@ -31,6 +31,7 @@ KEY = {
     "^": "the stepsize is at an edge of its grid, so a better one may lie beyond",
 }
 Cells = list[tuple[Cell, Comparison]]
+NARROWEST_PANEL = 1.05  # inches, in print: of rules side by side, of which the first has the numbers of the axis
 
 
 @dataclass(frozen=True)
@@ -163,43 +164,41 @@ class StudyReport:
             figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
         return figure
 
+    def _groups(self) -> list[Cells]:
+        """The cells of each problem and partition, whose panels begin a row."""
+        return [[*group] for _, group in groupby(self.cells, lambda pair: (pair[0].problem, pair[0].partition))]
+
+    def _row(self, cell: Cell) -> str:
+        return ", ".join(filter(None, (self._source(cell), cell.partition if self._varies else None))).replace("_", " ")
+
     def _draw_networks(self) -> "Figure":
         """A panel for each rule, with a curve for each network; problems and partitions have rows of their own."""
-        groups = dict.fromkeys((cell.problem, cell.partition) for cell, _ in self.cells)
-        methods = _methods(self.cells)
-        networks = dict.fromkeys(cell.network_name.replace("_", " ") for cell, _ in self.cells)
-        looks = zip(networks, cycle(OWN_COLORS), cycle(DASHES), cycle(MARKERS), strict=False)
-        styles = {
-            name: {"label": name, "color": color, "linestyle": dash, "marker": marker} for name, color, dash, marker in looks
-        }
-        short = dict(zip(methods, short_labels(methods), strict=True))
-        places = [(group, method) for group in groups for method in methods]
-        figure, axes = panel_list(len(places), len(methods))
-        titles = []
-        for axis, ((problem, partition), method) in zip(axes, places, strict=True):
-            cells = [pair for pair in self.cells if (pair[0].problem, pair[0].partition) == (problem, partition)]
+        groups, methods = self._groups(), _methods(self.cells)
+        styles = network_styles(cell.network_name.replace("_", " ") for cell, _ in self.cells)
+        places = [(cells, method) for cells in groups for method in methods]
+        figure, axes = panel_rows([len(methods)] * len(groups), current().columns(len(methods), NARROWEST_PANEL), 4.6, 5.6)
+        for axis, (cells, (rule, schedule)) in zip(axes, places, strict=True):
             parts = [self._drawn(each).assign(network=cell.network_name.replace("_", " ")) for cell, each in cells]
-            rows = pd.concat(parts).query("rule == @method[0] and schedule == @method[1]")
+            rows = pd.concat(parts)
+            rows = rows[(rows.rule == rule) & (rows.schedule == schedule)]
             rows = rows.assign(rule=rows.network, schedule=None, eta=np.nan)
             drawing.draw_curves(axis, rows, AXES[self.study.x], cells[0][1].metric, styles)
-            where = [self._source(cells[0][0]), partition if self._varies else ""] if len(groups) > 1 else []
-            titles.append(", ".join(filter(None, (*where, short[method]))))
-        drawing.finish_panels(figure, axes, titles, [problem for (problem, _), _ in places])
+        first = [cells[0][0] for cells, _ in places]
+        names = [self._row(cell) for cell in first] if len(groups) > 1 else ()
+        titles = short_labels(methods) * len(groups)
+        drawing.finish_panels(figure, axes, titles, [cell.problem for cell in first], names)
         return figure
 
     def _draw_cells(self) -> "Figure":
         """A panel for each cell; those of a problem and partition are in rows of their own, if there are several."""
-        groups = [[*group] for _, group in groupby(self.cells, lambda pair: (pair[0].problem, pair[0].partition))]
-        widest = max(map(len, groups))
-        if widest == 1:
-            groups, widest = [self.cells], ceil(sqrt(len(self.cells)))
-        columns = current().columns(widest)
-        places = [pair for group in groups for pair in (*group, *[None] * (-len(group) % columns))]
-        figure, panels = panel_list(len(places), columns)
-        for axis, pair in zip(panels, places, strict=True):
-            if pair is None:
-                axis.remove()
-        axes = figure.axes
+        groups, cells, names = self._groups(), [cell for cell, _ in self.cells], []
+        if max(map(len, groups)) == 1:
+            figure, axes = panel_list(len(cells), ceil(sqrt(len(cells))))
+            titles = [", ".join((cell.source, self._place(cell))).replace("_", "\N{NO-BREAK SPACE}") for cell in cells]
+        else:
+            sizes = [*map(len, groups)]
+            figure, axes = panel_rows(sizes, current().columns(max(sizes)))
+            titles, names = [cell.network_name.replace("_", " ") for cell in cells], [self._row(cell) for cell in cells]
         styles = drawing.line_styles(_methods(self.cells))
         for axis, (_, comparison) in zip(axes, self.cells, strict=True):
             rows = self._drawn(comparison)
@@ -207,8 +206,7 @@ class StudyReport:
                 drawing.draw_curves(axis, rows.assign(eta=np.nan), AXES[self.study.x], comparison.metric, styles)
             else:
                 drawing.draw_stepsizes(axis, rows, comparison.metric, styles)
-        titles = [f"{cell.source}, {self._place(cell)}".replace("_", "\N{NO-BREAK SPACE}") for cell, _ in self.cells]
-        drawing.finish_panels(figure, axes, titles, [cell.problem for cell, _ in self.cells])
+        drawing.finish_panels(figure, axes, titles, [cell.problem for cell in cells], names)
         return figure
 
 
