@@ -16,6 +16,7 @@ from test_latex import compiled
 import dnasa
 from dnasa import Result, data, topology
 from dnasa.comparing import compare, comparison, drawing, grid, latex, plots, style, tuning
+from dnasa.comparing.run_table import setup
 from dnasa.comparing.statistics import curves, final, over_seeds
 from dnasa.core import InputError
 from dnasa.problems import Custom, LeastSquares, RobustRegression
@@ -489,7 +490,8 @@ def test_a_latex_table_says_what_was_measured_what_signs_mean_and_how_stepsizes_
     (caption,) = re.findall(r"\\caption{(.*)}", text)
     assert caption == (
         r"Test accuracy (\%) on a9a: 8 nodes, mean $\pm$ std over 5 seeds. Bold: the best result and those that do not differ "
-        r"clearly from it (paired $t$-test, $p \ge 0.05$). Schedule of the tuned stepsizes: diminishing. "
+        r"clearly from it (paired $t$-test, $p \ge 0.05$). "
+        r"Schedule of the tuned stepsizes: diminishing, $\eta_t = \eta \sqrt{n/(t+1)}$ (step $t$, $n$ nodes). "
         r"$^\dagger$~The stepsize is at an edge of its grid. MB is what each node sent. "
         r"vs.\ best: mean paired difference and its 95\% confidence interval ($t$ distribution). "
         r"Stepsizes were chosen by the validation accuracy (a tenth of the training rows, held out)."
@@ -509,11 +511,33 @@ def test_schedules_are_in_the_rows_where_they_differ_and_otherwise_in_the_captio
     same = measured("dsgd:cosine", "dsgt:cosine", "dnasa")
     assert "D-SGD &" in same.latex()
     assert all(
-        "Schedule of the tuned stepsizes: cosine." in text
+        r"cosine, $\eta_t = \eta \min(1, 10(t+1)/T) (1 + \cos(\pi t/T))/2$ (step $t$, $T$ steps)." in text
         for text in (same.latex(), same.caption("curves"), same.caption("stepsizes"))
     )
     assert latex.methods([("dsgd", "diminishing"), ("adanasa", "averaged")]) == ["D-SGD", "AdaNASA (averaged)"]
     assert latex.methods([("dnasa", "diminishing"), ("dnasa", "fixed")]) == ["D-NASA", "D-NASA (fixed)"]
+
+
+def test_captions_say_what_was_run_and_how_stepsizes_were_chosen_in_words() -> None:
+    found = compare(SMALL, RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=20, seed=[0, 1], metric="grad_norm")
+    setting = f"{RING.nodes} nodes, ring graph, 20 steps"
+    assert f"Gradient norm at the mean iterate on ours: {setting}, mean" in found.latex("ours")
+    assert f"Gradient norm at the mean iterate: {setting}, mean" in found.latex()
+    assert f"Runs: {setting}." in found.caption("curves")
+    assert f"{RING.nodes} nodes" not in found.latex("ours: as above")
+    assert "chosen by the gradient norm of other seeds" in found.latex()
+    made = [setup(name, 8) for name in ("mlp:64", "mlp", "mlp:128,64", "mlp:64,relu", "linear", "")]
+    words = ["one hidden layer of 64 units"] * 2 + ["hidden layers of 128, 64 units", "model mlp:64,relu", "model linear"]
+    assert made == [*(f"{each}, batches of 8 per node" for each in words), "batches of 8 per node"]
+
+
+def test_formulas_of_schedules_are_latex(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert latex._formula("n^(1/4)/t^(3/4)") == "n^{1/4}/t^{3/4}"
+    assert latex._formula("0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))") == r"0.4 \sqrt{n} \min((t+1)/100, 10/\sqrt{t+1})"
+    odd = ScheduleSpec(lambda n, T, eta: (lambda t: eta,), "eta_{$")
+    monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(schedules={"odd": odd}))
+    choice = pd.DataFrame({"rule": ["mine"], "schedule": ["odd"]})
+    assert latex.schedule(choice) == "Schedule of the tuned stepsizes: odd."
 
 
 @pytest.mark.pictures

@@ -137,6 +137,18 @@ def test_graphs_are_drawn(name: str, n: int, tmp_path: Path) -> None:
     assert f"$n$ = {n}" in drawn(topology.make(name, n), tmp_path / "graph.png").get_title()
 
 
+def test_graphs_in_turn_have_panels_of_their_own_and_few_nodes_have_numbers() -> None:
+    graph = topology.exact(12)
+    axes = plots.figure_of_topology(graph).axes
+    assert [axis.get_title() for axis in axes] == [f"round {i} of 5" for i in range(1, 6)]
+    for axis, each in zip(axes, graph.each, strict=True):
+        assert [text.get_text() for text in axis.texts] == [*map(str, range(12))]
+        assert len(axis.collections[1].get_paths()) == each.graph.number_of_edges()
+    (axis,) = plots.figure_of_topology(topology.ring(30)).axes
+    assert not axis.texts
+    assert "$n$ = 30" in axis.get_title()
+
+
 def test_a_path_has_room_around_it_and_many_edges_are_thin(tmp_path: Path) -> None:
     low, high = drawn(topology.path(12), tmp_path / "path.png").get_ylim()
     assert high - low > 5  # nodes are 1 apart

@@ -233,7 +233,7 @@ def test_rows_of_panels_are_named_once_above_whole_titles_and_fit_a_page() -> No
     assert figure.get_figheight() <= 8 * style.LOWEST
     edge = figure.bbox.padded(1)
     assert all(edge.contains(*corner) for box in boxes.values() for corner in (box.min, box.max))
-    rest = [(text, box) for text, box in boxes.items() if text not in [axis._left_title for axis in axes]]
+    rest = [(text, box) for text, box in boxes.items() if text.get_fontweight() != "bold"]
     for (one, box), (other, second) in combinations(rest, 2):
         assert not box.overlaps(second), (one.get_text(), other.get_text())
     assert sum(text.get_text() == "test loss" for text in boxes) == 8

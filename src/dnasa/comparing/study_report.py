@@ -17,7 +17,7 @@ from dnasa.comparing.plots import label, network_styles, panel_list, panel_rows,
 from dnasa.comparing.run_table import CONDITIONS
 from dnasa.comparing.statistics import VARIANT, with_the_best
 from dnasa.comparing.study_file import Cell, Study, source_name
-from dnasa.comparing.style import current
+from dnasa.comparing.style import SMALL_PANEL, current
 from dnasa.problems.metrics import in_percent, larger_is_better
 from dnasa.rules.registry import split_schedule
 from dnasa.topology.rounds import count_rounds
@@ -31,7 +31,6 @@ KEY = {
     "^": "the stepsize is at an edge of its grid, so a better one may lie beyond",
 }
 Cells = list[tuple[Cell, Comparison]]
-NARROWEST_PANEL = 1.05  # inches, in print: of rules side by side, of which the first has the numbers of the axis
 
 
 @dataclass(frozen=True)
@@ -101,13 +100,15 @@ class StudyReport:
 
     def _latex(self, cells: Cells) -> str:
         methods = _methods(cells)
-        columns = {latex.METHOD: latex.methods(methods)}
+        columns: dict[Any, list[str]] = {latex.METHOD: latex.methods(methods)}
         for cell, comparison in cells:
-            columns[latex.text(self._place(cell).replace("_", " "))] = _latex_column(comparison, methods)
+            above = cell.partition if self._varies else ""
+            columns[latex.column(cell.network_name, above)] = _latex_column(comparison, methods)
         choice = pd.concat([comparison.choice for _, comparison in cells])
         cell, comparison = cells[0]
         missing = ["the network does not suit the method"] * any(len(each.choice) < len(methods) for _, each in cells)
-        caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], columns, choice, missing)
+        what = ", ".join(filter(None, (self._what(cell), cell.setup)))
+        caption = latex.caption(comparison.metric, what, cell.settings["seeds"], columns, choice, missing)
         name = "-".join(filter(None, (self.study.name, source_name(cell.problem), cell.budget)))
         networks = latex.text(f"Networks: {_networks(cells)}.".replace("_", " "))
         return latex.table(columns, f"{caption} {latex.text(_chosen_by(cells))} {networks}", name)
@@ -121,12 +122,16 @@ class StudyReport:
         *first, last = dict.fromkeys(self._source(cell) for cell, _ in self.cells)
         sources = " and ".join(filter(None, (", ".join(first), last)))
         title = f"{sources}: {' or '.join(map(str, nodes))} nodes, {' or '.join(f'{number:,}' for number in steps)} steps"
+        setups = dict.fromkeys((cell.source, cell.setup) for cell, _ in self.cells)
+        same = len({made for _, made in setups}) == 1
+        title += f", {cell.setup}" if same else f"; {'; '.join(f'{source}: {made}' for source, made in setups)}"
+        partitions = [f"Partitions: {'; '.join(dict.fromkeys(cell.partition for cell, _ in self.cells if cell.partition))}"]
         schedule = latex.schedule(pd.concat([comparison.choice for _, comparison in self.cells]))
         links = _links(self.cells) if against == drawing.AXES[AXES["clock"]] else ""
-        words = ["; ".join(drawn), f"Networks: {_networks(self.cells)}", links, schedule]
+        words = [*partitions * self._varies, "; ".join(drawn), f"Networks: {_networks(self.cells)}", links]
         words.append(_chosen_by(self.cells).rstrip("."))
         metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
-        return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words, self.study.name)
+        return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words, schedule, self.study.name)
 
     def notes(self) -> list[str]:
         """How stepsizes were chosen, the networks, what the marks of the table mean, and average ranks over several cells."""
@@ -176,7 +181,7 @@ class StudyReport:
         groups, methods = self._groups(), _methods(self.cells)
         styles = network_styles(cell.network_name.replace("_", " ") for cell, _ in self.cells)
         places = [(cells, method) for cells in groups for method in methods]
-        figure, axes = panel_rows([len(methods)] * len(groups), current().columns(len(methods), NARROWEST_PANEL), 4.6, 5.6)
+        figure, axes = panel_rows([len(methods)] * len(groups), current().columns(len(methods), SMALL_PANEL), 4.6, 5.6)
         for axis, (cells, (rule, schedule)) in zip(axes, places, strict=True):
             parts = [self._drawn(each).assign(network=cell.network_name.replace("_", " ")) for cell, each in cells]
             rows = pd.concat(parts)
@@ -197,7 +202,8 @@ class StudyReport:
             titles = [", ".join((cell.source, self._place(cell))).replace("_", "\N{NO-BREAK SPACE}") for cell in cells]
         else:
             sizes = [*map(len, groups)]
-            figure, axes = panel_rows(sizes, current().columns(max(sizes)))
+            columns = current().columns(max(sizes))
+            figure, axes = panel_rows(sizes, columns, height=4.2 if columns > 2 else 3.4)
             titles, names = [cell.network_name.replace("_", " ") for cell in cells], [self._row(cell) for cell in cells]
         styles = drawing.line_styles(_methods(self.cells))
         for axis, (_, comparison) in zip(axes, self.cells, strict=True):
@@ -228,7 +234,9 @@ def _chosen_by(cells: Cells) -> str:
 
 def _networks(cells: Cells) -> str:
     """The weights, rounds and compression of each network; for one problem, also what a node sends."""
-    facts, one_problem = {}, len({cell.problem for cell, _ in cells}) == 1
+    facts: dict[str, str] = {}
+    one_problem = len({cell.problem for cell, _ in cells}) == 1
+    explained: set[str] = set()  # what graphs in turn are is said once
     own_links = _have_own_links(cells)
     for cell, comparison in cells:
         settings, sent = cell.settings, comparison.sent()
@@ -237,7 +245,7 @@ def _networks(cells: Cells) -> str:
         parts = [
             cell.graph if cell.network else "",
             f"weights {settings['weights']}" if settings["weights"] else "",
-            graph.sequence,
+            graph.sequence if graph.name not in explained else "",
             f"{rounds} rounds" if rounds > 1 else "1 round",
             f"every {settings['every']} steps" if settings["every"] > 1 else "",
             settings["compress"] or "",
@@ -245,7 +253,8 @@ def _networks(cells: Cells) -> str:
             f"{sent.min():.3g} to {sent.max():.3g} MB per node" if one_problem and len(sent) else "",
             _link(settings["clock"]) if own_links else "",
         ]
-        facts[cell.network_name] = ", ".join(filter(None, parts))
+        explained.add(graph.name)
+        facts.setdefault(cell.network_name, ", ".join(filter(None, parts)))
     return "; ".join(f"{name} ({words})" for name, words in facts.items())
 
 

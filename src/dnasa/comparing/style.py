@@ -19,6 +19,7 @@ POINTS = 72.27  # of TeX in an inch
 COLUMN = 229.5 / POINTS  # inches, a column of LaTeX's article; those of IEEE, ACM and ICML are wider
 NARROWEST, WIDEST = 2.0, 20.0
 TALLEST, PROPORTION = 3.0, 0.585  # a row of panels: in inches, and as a part of the figure's width
+SMALL_PANEL = 1.05  # inches, the width of one in print that needs no numbers of the vertical axis
 TALL, LOWEST = 6.2, 1.05  # inches: a whole figure with its titles and legend, unless a row were lower
 PAGE, FLATTEST = 5.5, 1.5  # inches: all rows leave room for legend and caption, unless a row were flatter
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
