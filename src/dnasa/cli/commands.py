@@ -204,7 +204,8 @@ def show_topology(
         with np.printoptions(precision=3, suppress=True, linewidth=rendering.width(160)):
             print_line(str(each.sparse.toarray()))
     if plot:
-        from dnasa.comparing.plots import figure_of_topology, save_figure
+        from dnasa.comparing.drawn_graphs import figure_of_topology
+        from dnasa.comparing.plots import save_figure
         from dnasa.comparing.style import context as drawn_in
 
         if graph.nodes > 2000:
