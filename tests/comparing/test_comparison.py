@@ -16,6 +16,7 @@ from test_latex import compiled
 import dnasa
 from dnasa import Result, data, topology
 from dnasa.comparing import compare, comparison, drawing, grid, latex, plots, style, tuning
+from dnasa.comparing.run_table import setup
 from dnasa.comparing.statistics import curves, final, over_seeds
 from dnasa.core import InputError
 from dnasa.problems import Custom, LeastSquares, RobustRegression
@@ -277,7 +278,11 @@ def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results
     assert [text.get_text() for text in axis.get_xticklabels()] == ["0.1", "1", "3", "10", "30"]
     (beyond,) = [line for line in axis.get_lines() if line.get_label() == f"_{plots.OFF}"]
     assert np.asarray(beyond.get_xydata()).tolist() == [[3.0, 1.0]]
-    assert (beyond.get_marker(), beyond.get_markerfacecolor()) == (mark.get_marker(), "white")
+    assert beyond.get_marker() == mark.get_marker()
+    heights = [np.mean(line.get_transform().transform(line.get_xydata())[:, 1]) for line in (mark, beyond)]
+    assert heights == pytest.approx(
+        [text.get_window_extent().y0 + text.get_window_extent().height / 2 for text in axis.texts], abs=2
+    )
     inside, around = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
     np.testing.assert_array_equal(inside.get_ydata(), [0.9, 0.92, np.nan, np.nan, np.nan])
     assert (np.asarray(around.get_xydata()).tolist(), around.get_transform()) == ([[3.0, 1.0]], beyond.get_transform())
@@ -288,18 +293,23 @@ def test_what_diverged_is_a_marker_above_the_axis_and_lines_to_far_worse_results
 
 
 @pytest.mark.pictures
-@pytest.mark.parametrize(("metric", "shows_all"), [("test_accuracy", True), ("test_r2", False)])
-def test_stepsizes_show_all_accuracies_and_what_is_off_the_axis_above_it_at_its_stepsize(metric: str, shows_all: bool) -> None:
+@pytest.mark.parametrize("metric", ["test_accuracy", "test_r2"])
+@pytest.mark.parametrize("chosen", [1.0, 0.01])
+def test_results_far_worse_than_those_of_chosen_stepsizes_are_above_the_axis(metric: str, chosen: float) -> None:
     table = runs(**{rule: [(0.01, 1.0, 0.12), (0.1, 1.0, 0.9), (1.0, 1.0, 0.95)] for rule in ("dsgd", "dsgt", "dadam")})
-    (axis,) = drawing.figure_of_stepsizes(over_seeds(table.rename(columns={"test_loss": metric}), metric), metric).axes
+    table = over_seeds(table.rename(columns={"test_loss": metric}), metric)
+    (axis,) = drawing.figure_of_stepsizes(table.assign(chosen=table.eta == chosen), metric).axes
+    shows_all = chosen < 1
     assert (axis.get_ylim()[0] < 0.12) == shows_all
+    assert shows_all or 0.75 < axis.get_ylim()[0] < 0.9
     marks = [line for line in axis.get_lines() if line.get_label() == f"_{plots.OFF}"]
     places = [line.get_transform().transform(line.get_xydata())[0] for line in marks]
     assert len(places) == (0 if shows_all else 3)
     across = axis.transData.transform([0.01, 1])[0]
     for i, (x, y) in enumerate(places):
         row = 1.75 * style.current().marker / 72 * axis.figure.dpi
-        assert (x, y - axis.bbox.y1) == pytest.approx((across, (i + 1) * row)), "a row for each rule"
+        lead = 0.6 * style.current().font / 72 * axis.figure.dpi
+        assert (x, y - axis.bbox.y1) == pytest.approx((across, lead + (i + 1) * row)), "a row for each rule"
 
 
 def curves_of(values: dict[str, list[float]], metric: str) -> pd.DataFrame:
@@ -369,6 +379,21 @@ def test_marks_at_the_left_edge_are_shown_and_do_not_touch_the_word(name: str) -
 
 @pytest.mark.pictures
 @pytest.mark.parametrize("name", ["screen", "paper"])
+def test_the_words_of_marks_do_not_touch_each_other_nor_numbers_of_the_axis(name: str) -> None:
+    table = runs(dsgd=[(0.01, 1.0, 0.1), (0.1, 1.0, 100.0), (1.0, 1.0, 1e9), (3.0, None, np.nan)])
+    with style.context(name):
+        figure = drawing.figure_of_stepsizes(over_seeds(table, "test_loss"), "test_loss")
+        figure.axes[0].set_ylim(0.1, 100)
+        figure.draw_without_rendering()
+    (axis,) = figure.axes
+    ticks = [text for place, text in zip(axis.get_yticks(), axis.get_yticklabels(), strict=True) if 0.1 <= place <= 100]
+    assert [text.get_text() for text in axis.texts] == [plots.DIVERGED, plots.OFF]
+    for one, other in combinations([*axis.texts, *ticks], 2):
+        assert not one.get_window_extent().overlaps(other.get_window_extent()), (one, other)
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize("name", ["screen", "paper"])
 def test_circles_do_not_touch_titles_nor_names_of_stepsizes_each_other(name: str) -> None:
     table = runs(dsgd=[(eta, 1.0, 0.8) for eta in (0.001, 0.003, 0.01, 100.0)], dsgt=[(0.001, 1.0, 0.9)])
     table = over_seeds(table.rename(columns={"test_loss": "test_accuracy"}), "test_accuracy").assign(chosen=True)
@@ -412,7 +437,7 @@ def test_marks_of_many_rules_hide_nothing_and_are_in_the_figure(name: str, metri
     table = over_seeds(runs(**dict.fromkeys(rules, some)).rename(columns={"test_loss": metric}), metric)
     with style.context(name):
         figure = drawing.figure_of_stepsizes(table, metric)
-        drawing.entitle(figure.axes[0], "A title")
+        drawing.entitle(figure.axes, ["A title"])
         figure.draw_without_rendering()
     (axis,) = figure.axes
     title = axis.title.get_window_extent()
@@ -465,7 +490,8 @@ def test_a_latex_table_says_what_was_measured_what_signs_mean_and_how_stepsizes_
     (caption,) = re.findall(r"\\caption{(.*)}", text)
     assert caption == (
         r"Test accuracy (\%) on a9a: 8 nodes, mean $\pm$ std over 5 seeds. Bold: the best result and those that do not differ "
-        r"clearly from it (paired $t$-test, $p \ge 0.05$). Schedule of the tuned stepsizes: diminishing. "
+        r"clearly from it (paired $t$-test, $p \ge 0.05$). "
+        r"Schedule of the tuned stepsizes: diminishing, $\eta_t = \eta \sqrt{n/(t+1)}$ (step $t$, $n$ nodes). "
         r"$^\dagger$~The stepsize is at an edge of its grid. MB is what each node sent. "
         r"vs.\ best: mean paired difference and its 95\% confidence interval ($t$ distribution). "
         r"Stepsizes were chosen by the validation accuracy (a tenth of the training rows, held out)."
@@ -485,11 +511,33 @@ def test_schedules_are_in_the_rows_where_they_differ_and_otherwise_in_the_captio
     same = measured("dsgd:cosine", "dsgt:cosine", "dnasa")
     assert "D-SGD &" in same.latex()
     assert all(
-        "Schedule of the tuned stepsizes: cosine." in text
+        r"cosine, $\eta_t = \eta \min(1, 10(t+1)/T) (1 + \cos(\pi t/T))/2$ (step $t$, $T$ steps)." in text
         for text in (same.latex(), same.caption("curves"), same.caption("stepsizes"))
     )
     assert latex.methods([("dsgd", "diminishing"), ("adanasa", "averaged")]) == ["D-SGD", "AdaNASA (averaged)"]
     assert latex.methods([("dnasa", "diminishing"), ("dnasa", "fixed")]) == ["D-NASA", "D-NASA (fixed)"]
+
+
+def test_captions_say_what_was_run_and_how_stepsizes_were_chosen_in_words() -> None:
+    found = compare(SMALL, RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=20, seed=[0, 1], metric="grad_norm")
+    setting = f"{RING.nodes} nodes, ring graph, 20 steps"
+    assert f"Gradient norm at the mean iterate on ours: {setting}, mean" in found.latex("ours")
+    assert f"Gradient norm at the mean iterate: {setting}, mean" in found.latex()
+    assert f"Runs: {setting}." in found.caption("curves")
+    assert f"{RING.nodes} nodes" not in found.latex("ours: as above")
+    assert "chosen by the gradient norm of other seeds" in found.latex()
+    made = [setup(name, 8) for name in ("mlp:64", "mlp", "mlp:128,64", "mlp:64,relu", "linear", "")]
+    words = ["one hidden layer of 64 units"] * 2 + ["hidden layers of 128, 64 units", "model mlp:64,relu", "model linear"]
+    assert made == [*(f"{each}, batches of 8 per node" for each in words), "batches of 8 per node"]
+
+
+def test_formulas_of_schedules_are_latex(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert latex._formula("n^(1/4)/t^(3/4)") == "n^{1/4}/t^{3/4}"
+    assert latex._formula("0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))") == r"0.4 \sqrt{n} \min((t+1)/100, 10/\sqrt{t+1})"
+    odd = ScheduleSpec(lambda n, T, eta: (lambda t: eta,), "eta_{$")
+    monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(schedules={"odd": odd}))
+    choice = pd.DataFrame({"rule": ["mine"], "schedule": ["odd"]})
+    assert latex.schedule(choice) == "Schedule of the tuned stepsizes: odd."
 
 
 @pytest.mark.pictures

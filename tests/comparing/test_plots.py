@@ -11,7 +11,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from dnasa import topology
-from dnasa.comparing import plots
+from dnasa.comparing import drawn_graphs, plots
 from dnasa.rules.registry import BUILT_IN, RULES
 from dnasa.topology import Changing, Topology
 
@@ -112,7 +112,7 @@ def test_stepsizes_and_schedules_are_in_the_label() -> None:
 
 def drawn(graph: Topology | Changing, path: Path) -> Any:
     figure, axes = plots.panels(1)
-    plots.draw_topology(axes[0, 0], graph)
+    drawn_graphs.draw_topology(axes[0, 0], graph)
     plots.save_figure(figure, path)
     assert path.stat().st_size > 1_000
     return axes[0, 0]
@@ -120,7 +120,7 @@ def drawn(graph: Topology | Changing, path: Path) -> Any:
 
 def test_every_edge_of_a_torus_can_be_seen() -> None:
     graph = topology.torus(16)
-    places = {i: np.array(place) for i, place in plots._positions("torus", 16).items()}
+    places = {i: np.array(place) for i, place in drawn_graphs._positions("torus", 16).items()}
     for i, j in graph.graph.edges:
         along = places[j] - places[i]
         for k in {*places} - {i, j}:
@@ -137,6 +137,18 @@ def test_graphs_are_drawn(name: str, n: int, tmp_path: Path) -> None:
     assert f"$n$ = {n}" in drawn(topology.make(name, n), tmp_path / "graph.png").get_title()
 
 
+def test_graphs_in_turn_have_panels_of_their_own_and_few_nodes_have_numbers() -> None:
+    graph = topology.exact(12)
+    axes = drawn_graphs.figure_of_topology(graph).axes
+    assert [axis.get_title() for axis in axes] == [f"round {i} of 5" for i in range(1, 6)]
+    for axis, each in zip(axes, graph.each, strict=True):
+        assert [text.get_text() for text in axis.texts] == [*map(str, range(12))]
+        assert len(axis.collections[1].get_paths()) == each.graph.number_of_edges()
+    (axis,) = drawn_graphs.figure_of_topology(topology.ring(30)).axes
+    assert not axis.texts
+    assert "$n$ = 30" in axis.get_title()
+
+
 def test_a_path_has_room_around_it_and_many_edges_are_thin(tmp_path: Path) -> None:
     low, high = drawn(topology.path(12), tmp_path / "path.png").get_ylim()
     assert high - low > 5  # nodes are 1 apart
@@ -148,7 +160,7 @@ def test_a_directed_graph_has_an_arrow_for_every_edge(tmp_path: Path) -> None:
     graph = topology.directed_exponential(6)
     assert len(drawn(graph, tmp_path / "graph.png").patches) == graph.graph.number_of_edges()
     assert not drawn(topology.exponential(6), tmp_path / "graph.png").patches
-    assert not drawn(topology.directed_ring(plots.MAX_ARROWS + 1), tmp_path / "graph.png").patches  # too small to see
+    assert not drawn(topology.directed_ring(drawn_graphs.MAX_ARROWS + 1), tmp_path / "graph.png").patches  # too small to see
 
 
 def test_a_zero_on_a_logarithmic_axis_is_a_gap_and_no_vertical_line() -> None:

@@ -185,14 +185,58 @@ def test_rules_of_a_user_are_told_apart_from_the_default_rules_and_from_each_oth
         found[look["color"]] = look
     own, common = [*found.values()], plots.styles(COMPARED)
     assert len(own) == len(style.OWN_COLORS)
-    for key in ("linestyle", "marker"):
-        assert len({str(look[key]) for look in own}) == len(own)
+    assert len({(str(look["linestyle"]), look["marker"]) for look in own}) == len(own)
     for look in own:
         assert min(distance(look["color"], other["color"]) for other in common) > 35
         assert min(distance(look["color"], other["color"]) for other in own if other is not look) > 35
         assert min(distance(look["color"], RULES[name].color) for name in BUILT_IN) > 20
         grey = [lightness(other["color"]) for other in common if other["linestyle"] == look["linestyle"]]
         assert all(abs(lightness(look["color"]) - each) > 15 for each in grey)
+
+
+def test_what_is_added_to_a_rule_of_a_user_does_not_change_its_look() -> None:
+    """Whatever the hash of their names."""
+    (alone,) = plots.styles(["hb_dsgt"])
+    for i in range(30):
+        look, added, _ = plots.styles(["hb_dsgt", f"clip:{i}+hb_dsgt", "dsgd"])
+        assert look == alone
+        assert added["color"] != look["color"]
+
+
+def test_networks_differ_in_color_and_dash_and_look_the_same_in_every_study() -> None:
+    some = plots.network_styles(style.NETWORKS)
+    for key in ("color", "linestyle", "marker"):
+        assert len({str(look[key]) for look in some.values()}) == len(some) == 8
+    assert min(distance(one["color"], other["color"]) for one, other in combinations(some.values(), 2)) > 25
+    for names in (["star", "own", "ring"], ["local", "exact", "grid"]):
+        looks = plots.network_styles(names)
+        assert all(look == some.get(name, look) for name, look in looks.items())
+        assert len({look["color"] for look in looks.values()}) == len({str(look["linestyle"]) for look in looks.values()}) == 3
+        assert looks == plots.network_styles(names[::-1])
+    many = plots.network_styles(f"network {i}" for i in range(30))
+    assert len({(look["color"], str(look["linestyle"])) for look in many.values()}) == 30
+
+
+def test_rows_of_panels_are_named_once_above_whole_titles_and_fit_a_page() -> None:
+    """Eight rows have room for titles of their panels, and nothing overlaps."""
+    with style.context("paper:469pt"):
+        figure, axes = plots.panel_rows([5] * 8, style.current().columns(5, 1.05))
+        for axis in axes:
+            axis.plot([1, 2], [1, 2], label="ring")
+            plots.finish(axis, "steps", "test loss")
+        names = [f"problem {i // 10}, an uncommon partition of its rows" for i in range(40)]
+        titles = ["Momentum + D-SGT (constant)", "D-SGT-HB", "D-SGD", "D-NASA", "Clip 1 + D-SGT (diminishing)"] * 8
+        drawing.finish_panels(figure, axes, titles, names, names)
+        boxes = texts(figure)
+    assert [axis.get_title("left").strip() for axis in axes] == [name * (i % 10 == 0) for i, name in enumerate(names)]
+    assert axes[0].get_title() == "Momentum + D-SGT\n(constant)"
+    assert figure.get_figheight() <= 8 * style.LOWEST
+    edge = figure.bbox.padded(1)
+    assert all(edge.contains(*corner) for box in boxes.values() for corner in (box.min, box.max))
+    rest = [(text, box) for text, box in boxes.items() if text.get_fontweight() != "bold"]
+    for (one, box), (other, second) in combinations(rest, 2):
+        assert not box.overlaps(second), (one.get_text(), other.get_text())
+    assert sum(text.get_text() == "test loss" for text in boxes) == 8
 
 
 @pytest.mark.parametrize(

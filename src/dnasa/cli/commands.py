@@ -109,7 +109,7 @@ def compare(context: typer.Context, options: Options) -> None:
     plugins.load(options.plugin, names)  # before what is slow to import
     from dnasa.comparing.grid import check_axes, grid_of
     from dnasa.comparing.grid import compare as run_comparison
-    from dnasa.comparing.run_table import experiment
+    from dnasa.comparing.run_table import experiment, setup
 
     grid = inputs.stepsizes(options.etas, names)
     kinds = pictures.formats(options.format, options.style)
@@ -135,9 +135,8 @@ def compare(context: typer.Context, options: Options) -> None:
             "curves": (comparison.draw_curves, comparison.curves()),
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
-        model = f", model {source.model}" if source.model else ""
         turns = f" ({graph.sequence})" if graph.sequence else ""
-        setting = f"{title(graph=f'{graph.name} graph{turns}')}{model}, batches of {source.problem.batch} per node"
+        setting = f"{title(graph=f'{graph.name} graph{turns}')}, {setup(source.model, source.problem.batch)}"
         words = setting, options.out.resolve().name
         latex: Any = {f"{name}.tex": partial(comparison.caption, name, words[0]) for name in figures}
         latex["table.tex"] = partial(comparison.latex, *words)
@@ -205,15 +204,14 @@ def show_topology(
         with np.printoptions(precision=3, suppress=True, linewidth=rendering.width(160)):
             print_line(str(each.sparse.toarray()))
     if plot:
-        from dnasa.comparing.plots import draw_topology, panels, save_figure
+        from dnasa.comparing.drawn_graphs import figure_of_topology
+        from dnasa.comparing.plots import save_figure
         from dnasa.comparing.style import context as drawn_in
 
         if graph.nodes > 2000:
             raise InputError(f"A drawing of {graph.nodes:,} nodes shows nothing: use at most 2,000 with --plot.")
         with drawn_in(options.style):
-            figure, axes = panels(1)
-            draw_topology(axes[0, 0], graph)
-            print_line(f"Saved {save_figure(figure, plot)}.")
+            print_line(f"Saved {save_figure(figure_of_topology(graph), plot)}.")
 
 
 app.command("data")(show_data)

@@ -175,6 +175,7 @@ class Comparison:
             if metric == self.metric and summary.difference_low.notna().any():
                 columns[latex.INTERVAL] = latex.intervals(metric, summary)
         missing = ["a run diverged"] if any(latex.NOTHING in columns.get(name, ()) for name in EMPTY) else []
+        title = self._titled(title)
         caption = latex.caption(self.metric, title, len(self.selection.reported), columns, self.choice, missing)
         return latex.table(columns, f"{caption} {latex.text(self._chosen_by())}.", name, self.notes())
 
@@ -188,8 +189,15 @@ class Comparison:
         table, against = self.stepsizes(), "the stepsize"
         if figure == "curves":
             table, against = self.curves(), " and ".join(drawing.AXES[column] for column in self._columns())
-        words = ["; ".join(drawing.signs(table, self.metric)), latex.schedule(self.choice), self._chosen_by()]
-        return latex.figure_caption([self.metric], title, len(self.selection.reported), against, words, figure)
+        words, schedule = ["; ".join(drawing.signs(table, self.metric)), self._chosen_by()], latex.schedule(self.choice)
+        seeds = len(self.selection.reported)
+        return latex.figure_caption([self.metric], self._titled(title), seeds, against, words, schedule, figure)
+
+    def _titled(self, title: str) -> str:
+        """A title that says how many nodes and steps there were on which graph, if that is known."""
+        if ": " in title or not {"nodes", "topology", "steps"} <= {*self.settings}:
+            return title
+        return "{}: {nodes} nodes, {topology} graph, {steps:,} steps".format(title, **self.settings)
 
     def _chosen_by(self) -> str:
         return f"Stepsizes were chosen by {self.selection}" if self.tuned else "Nothing was tuned"

@@ -1,7 +1,7 @@
 """The two pictures of a comparison: curves, and results against stepsizes. Both are drawn from frames of `statistics`."""
 
 from collections.abc import Iterable, Sequence
-from itertools import product
+from itertools import groupby, product
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,8 @@ import pandas as pd
 from dnasa.comparing import plots
 from dnasa.comparing.plots import axis_name, drawable, finish, legend_below, name_decades, name_ticks, panel_list
 from dnasa.comparing.statistics import METHOD, VARIANT
-from dnasa.comparing.style import current
-from dnasa.problems.metrics import in_percent, larger_is_better
+from dnasa.comparing.style import LOWEST, TALL, current
+from dnasa.problems.metrics import larger_is_better
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,13 +30,14 @@ AXES = {
 RANGE = "range over the seeds"
 FLAT = "horizontal lines: methods that need no stepsize"
 CHOSEN = "circles: chosen stepsizes"
-MARKS = "markers above the axis: a run diverged"
+MARKS = "markers above the axis at ``diverged'': a run diverged"
 WORSE = "far worse results are off the axis"
-BEYOND = "hollow markers above the axis: far worse results, off the axis"
+BEYOND = "markers above the axis at ``off axis'': far worse results"
 NUMBERS = ["mean", "low", "high"]
 EDGE = 0.02  # of a horizontal axis, so that the first and last markers are whole
 MARGIN = 0.05  # of the values, above and below them
 GROWN = 10  # times the first value: more is beyond the axis
+ROOM = 0.02  # of accuracies, at least, below the best ones
 FARTHER = 4  # times as far to the right: more needs a logarithmic horizontal axis
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 CIRCLE = 2.7  # markers wide
@@ -72,8 +73,8 @@ def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: 
 def draw_stepsizes(axis: "Axes", table: pd.DataFrame, metric: str, styles: LineStyles | None = None) -> None:
     """Draw a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
-    Rules that need no stepsize are horizontal lines with a band. Results that are far worse than the best of each rule are
-    off the axis. Where a run diverged, the rule's marker is above the axis. Stepsizes that the table says are chosen are
+    Rules that need no stepsize are horizontal lines with a band. Results that are far worse than those of the chosen stepsizes
+    are off the axis. Where a run diverged, the rule's marker is above the axis. Stepsizes that the table says are chosen are
     circled.
     """
     table = plots.shown(table).assign(eta=drawable(table.eta.astype(float)))
@@ -149,15 +150,16 @@ def _of_limits(table: pd.DataFrame, x: str, metric: str) -> pd.Series:
 
 
 def _worth_showing(table: pd.DataFrame, metric: str) -> pd.Series:
-    """All accuracies; else the numbers near the best of each rule; on a logarithmic axis, all that curves would show."""
-    lines = _lines(table, METHOD)
-    known = _within_reach(table, lines, metric)
-    if in_percent(metric):
+    """The numbers near those of the chosen stepsizes, or of the best; on a logarithmic axis, all that curves would show."""
+    known = _within_reach(table, _lines(table, METHOD), metric)
+    chosen = table[table.chosen.astype(bool)] if "chosen" in table else table
+    means = chosen.dropna(subset="mean").groupby(METHOD, dropna=False)["mean"]
+    if not len(means):
         return known
-    best = pd.Series([rows["mean"].max() if larger_is_better(metric) else rows["mean"].min() for _, rows in lines])
     if larger_is_better(metric):
-        return known[known >= 1 - 3 * (1 - best.min())]
-    return known if is_wide(known) else known[known <= best.max() + 2 * abs(best.max())]
+        return known[known >= 1 - max(3 * (1 - means.max().min()), ROOM)]
+    best = means.min().max()
+    return known if is_wide(known) else known[known <= best + 2 * abs(best)]
 
 
 def _name_stepsizes(axis: "Axes", etas: Sequence[float]) -> None:
@@ -185,12 +187,17 @@ def _height(axis: "Axes") -> float:
     return max((height + current().marker for _, height in plots.rows_above(axis)), default=0.0)
 
 
-def entitle(axis: "Axes", title: str) -> None:
-    """Give a panel its title, above the markers and circles."""
+def entitle(axes: "Sequence[Axes]", titles: Sequence[str], name: str = "") -> None:
+    """Give the panels of a row their titles, above all markers and circles, and above these the name of the row."""
     from matplotlib import rcParams
 
-    pad = rcParams["axes.titlepad"] + max(_height(axis), CIRCLE / 2 * current().marker)
-    axis.set_title(title, fontsize=current().font, linespacing=1, pad=pad)
+    pad = rcParams["axes.titlepad"] + max(*map(_height, axes), CIRCLE / 2 * current().marker)
+    look: Any = {"fontsize": current().font, "linespacing": 1, "pad": pad}
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set_title(title, **look)
+    if name:
+        lines = max(1 + title.count("\n") for title in titles)
+        axes[0].set_title(name + "\n" * lines, loc="left", weight="bold", **look | {"linespacing": 1.3})
 
 
 def figure_of_curves(table: pd.DataFrame, columns: Sequence[str], metric: str) -> "Figure":
@@ -216,7 +223,7 @@ def signs(table: pd.DataFrame, metric: str) -> list[str]:
 
 
 def _mark_beyond(axis: "Axes") -> None:
-    """Results of stepsizes that are off the axis are hollow markers above it; bars and lines to them would look alike."""
+    """Results of stepsizes that are off the axis are markers above it, without bars and lines to them."""
     low, high = axis.get_ylim()
     lines = [line for line in axis.lines if line.get_gid() == "points"]
     bars = [part for part in axis.collections if part.get_gid() == "points"]
@@ -227,7 +234,7 @@ def _mark_beyond(axis: "Axes") -> None:
             continue
         line.set_ydata(np.where(off, np.nan, mean))
         bar.set_linewidth([float(there) for there in ~off])
-        plots.mark_above(axis, x[off], line, plots.OFF, mfc="white")
+        plots.mark_above(axis, x[off], line, plots.OFF)
         if circle and (chosen := np.isin(circle.get_xdata(), x[off])).any():
             _circle(axis, x[off & np.isin(x, circle.get_xdata())], 1, line, transform=axis.lines[-1].get_transform())
             circle.set_ydata(np.where(chosen, np.nan, circle.get_ydata()))
@@ -241,10 +248,17 @@ def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
     return figure
 
 
-def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str] = (), problems: Sequence[str] = ()) -> None:
-    """Give panels their titles, outer axes their names, and all one legend.
+def finish_panels(
+    figure: "Figure",
+    axes: "Sequence[Axes]",
+    titles: Sequence[str] = (),
+    problems: Sequence[str] = (),
+    names: Sequence[str] = (),
+) -> None:
+    """Give panels their titles, rows their names, outer axes their names and numbers, and all one legend.
 
-    Those of a problem have the same vertical axis and the same horizontal scale, with curves also its limits.
+    Those of a problem have the same vertical axis and the same horizontal scale, with curves also its limits. Each panel has
+    the name of its row, which is written where it changes.
     """
     kinds = [(axis.get_ylabel(), problem) for axis, problem in zip(axes, problems or [""] * len(axes), strict=True)]
     for kind in dict.fromkeys(kinds):
@@ -257,10 +271,6 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
                 name_ticks(axis)
             axis.set_ylim(limits[:, 0].min(), limits[:, 1].max())
             _mark_beyond(axis)
-    for axis, title in zip(axes, titles, strict=False):
-        points = axis.get_window_extent().width / axis.figure.dpi * 72
-        letters = int(points / (0.5 * current().font))
-        entitle(axis, fill(title, max(10, letters)).replace(",\n", "\n"))
     places = [(spec.rowspan.start, spec.colspan.start) for axis in axes if (spec := axis.get_subplotspec())]
     across = [(axis.get_xlabel(), problem) for axis, (_, problem) in zip(axes, kinds, strict=True)]
     for own in dict.fromkeys(across):
@@ -268,12 +278,30 @@ def finish_panels(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
     for (axis, here), (other, there) in product(zip(axes, places, strict=True), repeat=2):
         if there[0] == here[0] and there[1] < here[1] and other.get_ylabel() == axis.get_ylabel():
             axis.set_ylabel("")
+            axis.tick_params("y", which="both", labelleft=axis.get_ylim() != other.get_ylim())
         if there[0] > here[0] and there[1] == here[1] and other.get_xlabel() == axis.get_xlabel():
             axis.set_xlabel("")
+    _entitle_rows(figure, axes, titles, names)
     lines = max(axis.get_title().count("\n") for axis in axes)
     marks = {row: max(_height(axis) for axis, place in zip(axes, places, strict=True) if place[0] == row) for row, _ in places}
-    figure.set_figheight(figure.get_figheight() + (sum(marks.values()) + len(marks) * lines * current().font) / 72)
+    count = len(marks) * lines + len({*names})
+    figure.set_figheight(figure.get_figheight() + (sum(marks.values()) + count * current().font) / 72)
     legend_below(figure)
+    if current().printed:
+        figure.set_figheight(min(figure.get_figheight(), max(TALL, LOWEST * len(marks))))
+
+
+def _entitle_rows(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str], names: Sequence[str]) -> None:
+    """Titles in lines that are not wider than their panels; the name of a row where it changes."""
+    if layout := figure.get_layout_engine():
+        layout.execute(figure)  # so that the widths are known
+    before = ""
+    for _, row in groupby(zip(axes, titles, names or titles, strict=False), key=lambda each: each[0].get_position().y0):
+        panels, words, (name, *_) = zip(*row, strict=True)
+        letters = [int(axis.get_window_extent().width / figure.dpi * 72 / (0.5 * current().font)) for axis in panels]
+        lines = [fill(title, max(10, most), break_on_hyphens=False) for title, most in zip(words, letters, strict=True)]
+        entitle(panels, [text.replace(",\n", "\n") for text in lines], name if names and name != before else "")
+        before = name
 
 
 def _share_horizontally(axes: "Sequence[Axes]") -> None:

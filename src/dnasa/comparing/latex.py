@@ -3,13 +3,15 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from math import floor, log10
+from typing import Any
 
 import pandas as pd
 
 from dnasa.comparing import tables
-from dnasa.comparing.plots import LABELS, SYMBOLS, common_schedules, short_labels
+from dnasa.comparing.plots import LABELS, SYMBOLS, common_schedules, look_of, short_labels
 from dnasa.comparing.statistics import TESTED, with_the_best
 from dnasa.problems.metrics import in_percent, larger_is_better
+from dnasa.rules.registry import Variant
 
 SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "miniboone": "MiniBooNE"}
@@ -20,10 +22,12 @@ COMMANDS = r"\\phantom\{[^}]*\}\}?|\\[a-zA-Z]+|[\\{}$^]"
 METHOD, ETA, MEGABYTES, INTERVAL = "Method", r"$\eta$", "MB", r"vs.\ best (95\% CI)"  # headers
 # Only where it is too wide; \dimexpr, since the package calc does not expand \ifdim.
 SHRUNK = r"\resizebox{\dimexpr\ifdim\width>\linewidth\linewidth\else\width\fi\relax}{!}{%"
+BY_LABEL = "by label: rows sorted by label, then split evenly"  # once in a caption
+LETTERS = {"t": "step $t$", "T": "$T$ steps", "n": "$n$ nodes"}  # of formulas
 NARROW = 56  # letters of a row that fit into one column of a paper
 
 
-Columns = Mapping[str, Sequence[str]]  # the cells of each column by its header, all in LaTeX
+Columns = Mapping[Any, Sequence[str]]  # the cells of each column by its header, or that of its group and its own, all in LaTeX
 
 
 def table(columns: Columns, caption: str, name: str, comments: Sequence[str] = ()) -> str:
@@ -32,10 +36,13 @@ def table(columns: Columns, caption: str, name: str, comments: Sequence[str] = (
     It shrinks to the width of the text. If it is wide, it spans both columns of a paper. Comments are sentences for the text of
     the paper.
     """
-    letters = sum(2 + max(len(re.sub(COMMANDS, "", cell)) for cell in (name, *cells)) for name, cells in columns.items())
+    pairs = {("", header) if isinstance(header, str) else header: cells for header, cells in columns.items()}
+    letters = sum(2 + max(len(re.sub(COMMANDS, "", cell)) for cell in (name, *cells)) for (_, name), cells in pairs.items())
     environment = "table*" if letters > NARROW else "table"
     form = "l" + "r" * (len(columns) - 1)
-    body = pd.DataFrame(columns).to_latex(index=False, escape=False, column_format=f"@{{}}{form}@{{}}")
+    rows = pd.DataFrame(pairs if any(group for group, _ in pairs) else columns)
+    words: Any = {"column_format": f"@{{}}{form}@{{}}", "multicolumn_format": "c"}
+    body = rows.to_latex(index=False, escape=False, **words)
     lines = [
         r"% Needs \usepackage{booktabs, graphicx}.",
         *(f"% {line}" for line in comments),
@@ -51,6 +58,12 @@ def table(columns: Columns, caption: str, name: str, comments: Sequence[str] = (
     return "\n".join(lines) + "\n"
 
 
+def column(name: str, group: str | None = "") -> str | tuple[str, str]:
+    """The header of a column, in a group of columns if that has a name."""
+    own, above = (text((words or "").replace("_", " ")) for words in (name, group))
+    return (above, own) if above else own
+
+
 def _key(name: str) -> str:
     return re.sub("[^a-zA-Z0-9-]+", "-", name)
 
@@ -61,9 +74,24 @@ def methods(variants: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def schedule(choice: pd.DataFrame) -> str:
-    """The schedule that all rules with a stepsize have, for a caption; empty where their names tell it."""
+    """The schedule that all rules with a stepsize have, in LaTeX, for a caption; empty where their names tell it."""
     names = common_schedules(zip(choice.rule, choice.schedule, strict=True))
-    return f"Schedule of the tuned stepsizes: {names[0]}" if len(names) == 1 else ""
+    if len(names) != 1:
+        return ""
+    rules = [str(rule) for rule in choice.rule if look_of(str(rule)).schedule is None]
+    words, *others = {Variant(rule, names[0], None).formula for rule in rules}
+    is_plain = not others and re.fullmatch(r"[A-Za-z0-9 ().,+*/^-]+", words)
+    letters = ", ".join(text for letter, text in LETTERS.items() if re.search(rf"\b{letter}\b", words))
+    meaning = f" ({letters})" if letters else ""
+    formula = rf", $\eta_t = {_formula(words)}${meaning}" if is_plain else ""
+    return f"Schedule of the tuned stepsizes: {text(names[0])}{formula}."
+
+
+def _formula(words: str) -> str:
+    """A formula such as n^(1/4)/t^(3/4) in LaTeX."""
+    words = re.sub(r"sqrt\(((?:[^()]|\([^()]*\))*)\)", r"\\sqrt{\1}", words)
+    words = re.sub(r"\^\(([^()]*)\)", r"^{\1}", words)
+    return re.sub(r"\b(eta|min|max|cos|pi)\b", r"\\\1", words)
 
 
 def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> list[str]:
@@ -112,6 +140,11 @@ def text(words: str) -> str:
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)
 
 
+def prose(words: str) -> str:
+    """Text in which names have no underscores."""
+    return text(re.sub(r"\bby_label\b", BY_LABEL, words, count=1).replace("_", " "))
+
+
 def numbers(words: str) -> str:
     """Text with numbers such as 1.5e-09 in math."""
     found = re.sub(r"([\d.]+)e([+-]\d+)", lambda match: rf"${match[1]} \cdot 10^{{{int(match[2])}}}$", text(words))
@@ -134,22 +167,27 @@ def _capital(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def figure_caption(metrics: Sequence[str], title: str, seeds: int, against: str, notes: Sequence[str], name: str) -> str:
-    """A caption for a figure that is referred to as fig:name: what is drawn, of which runs, and what its signs mean."""
+def figure_caption(
+    metrics: Sequence[str], title: str, seeds: int, against: str, notes: Sequence[str], schedule: str, name: str
+) -> str:
+    """A caption for a figure that is referred to as fig:name: what is drawn, of which runs, and what its signs mean.
+
+    The `schedule` is in LaTeX already.
+    """
     where, colon, setting = title.partition(": ")
     place = f" on {where}" if where else ""
     mean = f"mean over {seeds} seeds" if seeds > 1 else "one seed"
     what = f"{' and '.join(map(metric_title, metrics))}{place} against {against}, {mean}"
     sentences = [f"{_capital(words)}." for words in (what, colon and f"runs{colon}{setting}", *notes) if words]
-    return f"\\caption{{{text(' '.join(sentences).replace('_', ' '))}}}\n\\label{{fig:{_key(name)}}}\n"
+    return f"\\caption{{{' '.join([prose(' '.join(sentences)), schedule]).strip()}}}\n\\label{{fig:{_key(name)}}}\n"
 
 
 def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.DataFrame, missing: Iterable[str] = ()) -> str:
     """What was measured and in which runs, and what bold and other signs mean, as LaTeX; and why results are missing."""
     unit = " (%)" if in_percent(metric) else ""
-    place = f" on {title}" if title else ""
+    place = f" on {title}" if title and not title.startswith(":") else title
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
-    parts = [text(f"{_capital(metric_title(metric))}{unit}{place}, {spread}.".replace("_", " "))]
+    parts = [prose(f"{_capital(metric_title(metric))}{unit}{place}, {spread}.")]
     others = "and those that do not differ clearly from it (paired $t$-test, $p \\ge 0.05$)"
     if seeds < TESTED:
         others = f"and its equals; with fewer than {TESTED} seeds, differences are not tested"
@@ -157,7 +195,7 @@ def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.Da
     name = schedule(choice)
     reasons = [*(["no stepsize needed"] if choice.eta.isna().any() and ETA in columns else []), *missing]
     notes = {
-        f"{text(name)}.": name,
+        name: name,
         f"{AT_EDGE}~The stepsize is at an edge of its grid.": (choice.edge != "").any(),
         f"{NOTHING}: {', or '.join(reasons)}.": reasons,
         f"{MEGABYTES} is what each node sent.": MEGABYTES in columns,

@@ -1,20 +1,28 @@
-"""The parts of figures, histories and graphs, all in the current style (`dnasa.comparing.style`)."""
+"""The parts of figures, and histories, all in the current style (`dnasa.comparing.style`)."""
 
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from itertools import count, product
 from math import ceil
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 
 from dnasa.arrays import crc32
 from dnasa.comparing import statistics
-from dnasa.comparing.style import DASHES, MARKERS, OWN_COLORS, OWN_MARKERS, current
+from dnasa.comparing.style import (
+    DASHES,
+    MARKERS,
+    NETWORK_COLORS,
+    NETWORK_DASHES,
+    NETWORKS,
+    OWN_COLORS,
+    OWN_MARKERS,
+    current,
+)
 from dnasa.core import InputError
 from dnasa.extras import needed_by
 from dnasa.files import write_output
@@ -28,9 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    from dnasa.topology import Topology
-
-__all__ = ["draw_history", "draw_topology", "panels", "save_figure"]
+__all__ = ["draw_history", "panels", "save_figure"]
 
 LABELS = {
     "train_loss": "training loss",
@@ -57,8 +63,6 @@ DIVERGED, OFF = ABOVE = "diverged", "off axis"  # what markers above an axis mea
 SOLID = {*"osD^vP<>dXph"}  # markers
 HANDLE = 8  # letters that a line in a legend takes
 MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
-MANY = 100  # edges of a graph beyond which they are drawn thinner
-MAX_ARROWS = 1000  # edges of a directed graph beyond which arrowheads are too small to see
 
 Looks = Mapping[str, Look]  # of rules that may not be registered here, as a run folder has stored them
 NONE: Looks = {}
@@ -119,18 +123,41 @@ def colors(rules: Iterable[str], stored: Looks = NONE) -> dict[str, str]:
     for name in names:
         color = (look_of(name, stored).color or "").lower()
         if name in own and (color in known or not re.fullmatch("#[0-9a-f]{6}", color)):
-            color = OWN_COLORS[own[name]]
+            color = OWN_COLORS[own[name] % len(OWN_COLORS)]
         chosen[name] = color
     return chosen
 
 
 def _own_numbers(rules: Iterable[str]) -> dict[str, int]:
-    """A number for the look of each rule that is not built in: that of its name, or the next where another has it."""
-    numbers: dict[str, int] = {}
-    for name in sorted({*rules} - BUILT_IN):
-        places = [(crc32(name.encode()) + i) % len(OWN_COLORS) for i in range(len(OWN_COLORS))]
-        numbers[name] = next((place for place in places if place not in numbers.values()), places[0])
+    return _numbers({*rules} - BUILT_IN, len(OWN_COLORS))
+
+
+def _numbers(names: Iterable[str], looks: int, known: Sequence[str] = ()) -> dict[str, int]:
+    """A number for the look of each name: its place among the known ones, or that of its hash, or the next that is free.
+
+    Numbers beyond those of the looks are used once all are taken. What is combined with "+" comes last.
+    """
+    wanted = {*names}
+    numbers = {name: known.index(name) for name in known if name in wanted}
+    for name in sorted(wanted - {*known}, key=lambda name: ("+" in name, name)):
+        first = crc32(name.encode()) % looks
+        places = ((first + i) % looks + i // looks * looks for i in count())
+        numbers[name] = next(place for place in places if place not in numbers.values())
     return numbers
+
+
+def network_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Name in the legend, color, dash and marker of each network, always the same unless another has them."""
+    looks, size = {}, len(NETWORK_COLORS)
+    for name, number in _numbers(names, size, NETWORKS).items():
+        turn = number + number // size
+        look = {
+            "color": NETWORK_COLORS[number % size],
+            "linestyle": NETWORK_DASHES[turn % size],
+            "marker": MARKERS[turn % size],
+        }
+        looks[name] = {"label": name} | look
+    return looks
 
 
 def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
@@ -141,7 +168,8 @@ def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
     for i in sorted(range(len(rules)), key=lambda i: rules[i] in rules[:i]):
         number, markers = (numbers[rules[i]], OWN_MARKERS) if rules[i] in numbers else (built_in.index(rules[i]), MARKERS)
         shift = markers is MARKERS and 10 <= number < 18  # light greys have other dashes
-        pair = DASHES[(number + shift) % len(DASHES)], markers[number % len(markers)]
+        turn = number + number // 6 * (markers is OWN_MARKERS)  # other markers with the same dashes
+        pair = DASHES[(number + shift) % len(DASHES)], markers[turn % len(markers)]
         dashes, used = ([*column] for column in zip(*pairs.values(), strict=True)) if pairs else ([], [])
         if pair in pairs.values():
             free = [each for each in product(DASHES, markers) if each not in pairs.values()]
@@ -169,14 +197,20 @@ def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4)
         return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def panel_list(count: int, columns: int, width: float = 4.6, height: float = 3.4) -> "tuple[Figure, list[Axes]]":
+def panel_list(wanted: int, columns: int, width: float = 4.6, height: float = 3.4) -> "tuple[Figure, list[Axes]]":
     """A figure with this many panels, at least one, in rows of at most so many columns as the style has room for."""
-    count = max(1, count)
-    columns = min(current().columns(columns), count)
-    figure, axes = panels(columns, ceil(count / columns), width, height)
-    for axis in axes.flat[count:]:
-        axis.remove()
-    return figure, list(axes.flat[:count])
+    wanted = max(1, wanted)
+    return panel_rows([wanted], min(current().columns(columns), wanted), width, height)
+
+
+def panel_rows(groups: Sequence[int], columns: int, width: float = 4.6, height: float = 3.4) -> "tuple[Figure, list[Axes]]":
+    """A figure with so many panels in each group; groups begin rows."""
+    wanted = [i < size for size in groups for i in range(size + -size % columns)]
+    figure, axes = panels(columns, len(wanted) // columns, width, height)
+    for axis, is_wanted in zip(axes.flat, wanted, strict=True):
+        if not is_wanted:
+            axis.remove()
+    return figure, figure.axes
 
 
 def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
@@ -291,9 +325,13 @@ def mark_above(axis: "Axes", places: Any, line: "Line2D", kind: str, **style: An
 
 
 def rows_above(axis: "Axes") -> list[tuple[str, float]]:
-    """The kind of each row of markers above the axis, and its height in points; kinds are half a row apart."""
+    """The kind of each row of markers above the axis, and its height in points; kinds are half a row apart.
+
+    Their names are above that of the uppermost tick.
+    """
     kinds = [label[1:] for line in axis.get_lines() if (label := str(line.get_label()))[1:] in ABOVE]
-    return [(kind, 1.75 * current().marker * (i + 0.5 + 0.5 * len({*kinds[:i], kind}))) for i, kind in enumerate(kinds)]
+    places = [i + 0.5 + 0.5 * len({*kinds[:i], kind}) for i, kind in enumerate(kinds)]
+    return [(kind, 0.6 * current().font + 1.75 * current().marker * place) for kind, place in zip(kinds, places, strict=True)]
 
 
 def draw_history(history: "pd.DataFrame") -> "Figure":
@@ -336,42 +374,6 @@ def _metrics(history: "pd.DataFrame") -> list[str]:
     known = [name for name in HISTORY if name in history and (name != "train_loss" or "test_loss" not in history)]
     extra = [name for name in history if name not in LABELS and name not in COLUMNS and history[name].dtype.kind == "f"]
     return [*known, *extra][:MAX_PANELS]
-
-
-def draw_topology(axis: "Axes", topology: "Topology") -> None:
-    """The graph on a circle (ladders, paths, grids and stars as such), thicker lines for heavier weights.
-
-    Args:
-        axis: Where to draw.
-        topology: The graph.
-    """
-    graph, n = topology.graph, topology.nodes
-    weights = np.array([weight for *_, weight in graph.edges.data("weight")])
-    width = (0.5 + 2 * weights / weights.max(initial=1e-9)) * min(1, MANY / max(1, len(weights)))
-    style: Any = {"edge_color": "#777777", "width": width, "arrows": False}
-    if graph.is_directed() and len(weights) <= MAX_ARROWS:
-        style |= {"arrows": True, "connectionstyle": "arc3,rad=0.12"}  # curved: shows both directions
-    size = max(4, 2400 / max(n, 12))
-    places = _positions(topology.name, n)
-    nx.draw_networkx(graph, places, ax=axis, with_labels=False, node_color="#d62728", node_size=size, **style)
-    words = (topology.name, topology.parameters, f"$n$ = {n}", topology.mixing.replace("rho", r"$\rho$"))
-    if not current().printed:  # where a caption says it
-        axis.set_title(", ".join(filter(None, words)), fontsize=current().font)
-    axis.set_aspect("equal", adjustable="datalim")  # a path is flat
-    axis.axis("off")
-
-
-def _positions(name: str, n: int) -> dict[int, Any]:
-    from dnasa.topology.graphs import squarest
-
-    rows = {"ladder": 2, "path": 1, "grid": squarest(n)[0], "torus": squarest(n)[0]}.get(name)
-    if rows and n > 1:
-        columns = n // rows
-        bend = 0.2 if name == "torus" else 0.0  # or its edges from end to end would lie on the others
-        across, down = (columns - 1) / 2, (rows - 1) / 2
-        places = {i: (i % columns, i // columns) for i in range(n)}
-        return {i: (x + bend * (y - down) ** 2, -y - bend * (x - across) ** 2) for i, (x, y) in places.items()}
-    return nx.shell_layout(range(n), [[0], range(1, n)] if name == "star" else [range(n)])
 
 
 def rendered(figure: "Figure", kind: str) -> bytes:

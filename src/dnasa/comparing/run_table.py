@@ -1,6 +1,7 @@
 """All runs of a folder in one table."""
 
 import csv
+import re
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
@@ -60,6 +61,17 @@ def experiment(options: Mapping[str, Any], graph: str, rounds: int) -> str:
     conditions = [text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)]
     parts = [f"{options['nodes']} nodes", graph, f"{options['steps']:,} steps", exchanges, *conditions]
     return f"{where}: {', '.join(parts)}"
+
+
+def setup(model: str, batch: int) -> str:
+    """The model and the batches of a run, for captions."""
+    widths = re.fullmatch(r"mlp(?::([\d,]+))?", model)
+    if widths:
+        first, *more = (widths[1] or "64").split(",")
+        model = f"hidden layers of {', '.join([first, *more])} units" if more else f"one hidden layer of {first} units"
+    elif model:
+        model = f"model {model}"
+    return ", ".join(filter(None, (model, f"batches of {batch} per node")))
 
 
 def _row(path: Path) -> dict[str, Any]:

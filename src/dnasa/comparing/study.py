@@ -14,6 +14,7 @@ from dnasa.comparing.budgets import affordable_steps
 from dnasa.comparing.comparison import Comparison
 from dnasa.comparing.grid import check_metric, compare, grid_of
 from dnasa.comparing.plots import title
+from dnasa.comparing.run_table import setup
 from dnasa.comparing.statistics import final
 from dnasa.comparing.study_file import Cell, Study
 from dnasa.core import InputError, Interrupted
@@ -133,7 +134,8 @@ def run(
         runs = final(comparison.history)
         took = "from its folder" if is_complete else f"{time.perf_counter() - began:.1f} s"
         report(f"[{number}/{len(cells)}] {cell.title}: {len(runs)} runs of {runs.step.max():,} steps, {took}.")
-        results.append((cell._replace(data=prepared.data), comparison))
+        made = setup(prepared.facts["model"], prepared.problem.batch)
+        results.append((cell._replace(data=prepared.data, setup=made), comparison))
         notes |= dict.fromkeys(prepared.notes)
     return results, list(notes)
 

@@ -125,6 +125,7 @@ class Cell(NamedTuple):
     budget: str = ""
     rule: str = ""
     data: str = ""  # the title of a sample or of altered rows, once they are read
+    setup: str = ""  # its model and batches, in words, once it is made
 
     @property
     def source(self) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import cycle, groupby
+from itertools import groupby
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,11 @@ from dnasa import topology
 from dnasa.comparing import drawing, latex, tables
 from dnasa.comparing.budgets import PLACE
 from dnasa.comparing.comparison import AXES, Comparison
-from dnasa.comparing.plots import label, panel_list, short_labels
+from dnasa.comparing.plots import label, network_styles, panel_list, panel_rows, short_labels
 from dnasa.comparing.run_table import CONDITIONS
 from dnasa.comparing.statistics import VARIANT, with_the_best
 from dnasa.comparing.study_file import Cell, Study, source_name
-from dnasa.comparing.style import DASHES, MARKERS, OWN_COLORS, current
+from dnasa.comparing.style import SMALL_PANEL, current
 from dnasa.problems.metrics import in_percent, larger_is_better
 from dnasa.rules.registry import split_schedule
 from dnasa.topology.rounds import count_rounds
@@ -100,13 +100,15 @@ class StudyReport:
 
     def _latex(self, cells: Cells) -> str:
         methods = _methods(cells)
-        columns = {latex.METHOD: latex.methods(methods)}
+        columns: dict[Any, list[str]] = {latex.METHOD: latex.methods(methods)}
         for cell, comparison in cells:
-            columns[latex.text(self._place(cell).replace("_", " "))] = _latex_column(comparison, methods)
+            above = cell.partition if self._varies else ""
+            columns[latex.column(cell.network_name, above)] = _latex_column(comparison, methods)
         choice = pd.concat([comparison.choice for _, comparison in cells])
         cell, comparison = cells[0]
         missing = ["the network does not suit the method"] * any(len(each.choice) < len(methods) for _, each in cells)
-        caption = latex.caption(comparison.metric, self._what(cell), cell.settings["seeds"], columns, choice, missing)
+        what = ", ".join(filter(None, (self._what(cell), cell.setup)))
+        caption = latex.caption(comparison.metric, what, cell.settings["seeds"], columns, choice, missing)
         name = "-".join(filter(None, (self.study.name, source_name(cell.problem), cell.budget)))
         networks = latex.text(f"Networks: {_networks(cells)}.".replace("_", " "))
         return latex.table(columns, f"{caption} {latex.text(_chosen_by(cells))} {networks}", name)
@@ -120,12 +122,16 @@ class StudyReport:
         *first, last = dict.fromkeys(self._source(cell) for cell, _ in self.cells)
         sources = " and ".join(filter(None, (", ".join(first), last)))
         title = f"{sources}: {' or '.join(map(str, nodes))} nodes, {' or '.join(f'{number:,}' for number in steps)} steps"
+        setups = dict.fromkeys((cell.source, cell.setup) for cell, _ in self.cells)
+        same = len({made for _, made in setups}) == 1
+        title += f", {cell.setup}" if same else f"; {'; '.join(f'{source}: {made}' for source, made in setups)}"
+        partitions = [f"Partitions: {'; '.join(dict.fromkeys(cell.partition for cell, _ in self.cells if cell.partition))}"]
         schedule = latex.schedule(pd.concat([comparison.choice for _, comparison in self.cells]))
         links = _links(self.cells) if against == drawing.AXES[AXES["clock"]] else ""
-        words = ["; ".join(drawn), f"Networks: {_networks(self.cells)}", links, schedule]
+        words = [*partitions * self._varies, "; ".join(drawn), f"Networks: {_networks(self.cells)}", links]
         words.append(_chosen_by(self.cells).rstrip("."))
         metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
-        return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words, self.study.name)
+        return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words, schedule, self.study.name)
 
     def notes(self) -> list[str]:
         """How stepsizes were chosen, the networks, what the marks of the table mean, and average ranks over several cells."""
@@ -163,43 +169,42 @@ class StudyReport:
             figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
         return figure
 
+    def _groups(self) -> list[Cells]:
+        """The cells of each problem and partition, whose panels begin a row."""
+        return [[*group] for _, group in groupby(self.cells, lambda pair: (pair[0].problem, pair[0].partition))]
+
+    def _row(self, cell: Cell) -> str:
+        return ", ".join(filter(None, (self._source(cell), cell.partition if self._varies else None))).replace("_", " ")
+
     def _draw_networks(self) -> "Figure":
         """A panel for each rule, with a curve for each network; problems and partitions have rows of their own."""
-        groups = dict.fromkeys((cell.problem, cell.partition) for cell, _ in self.cells)
-        methods = _methods(self.cells)
-        networks = dict.fromkeys(cell.network_name.replace("_", " ") for cell, _ in self.cells)
-        looks = zip(networks, cycle(OWN_COLORS), cycle(DASHES), cycle(MARKERS), strict=False)
-        styles = {
-            name: {"label": name, "color": color, "linestyle": dash, "marker": marker} for name, color, dash, marker in looks
-        }
-        short = dict(zip(methods, short_labels(methods), strict=True))
-        places = [(group, method) for group in groups for method in methods]
-        figure, axes = panel_list(len(places), len(methods))
-        titles = []
-        for axis, ((problem, partition), method) in zip(axes, places, strict=True):
-            cells = [pair for pair in self.cells if (pair[0].problem, pair[0].partition) == (problem, partition)]
+        groups, methods = self._groups(), _methods(self.cells)
+        styles = network_styles(cell.network_name.replace("_", " ") for cell, _ in self.cells)
+        places = [(cells, method) for cells in groups for method in methods]
+        figure, axes = panel_rows([len(methods)] * len(groups), current().columns(len(methods), SMALL_PANEL), 4.6, 5.6)
+        for axis, (cells, (rule, schedule)) in zip(axes, places, strict=True):
             parts = [self._drawn(each).assign(network=cell.network_name.replace("_", " ")) for cell, each in cells]
-            rows = pd.concat(parts).query("rule == @method[0] and schedule == @method[1]")
+            rows = pd.concat(parts)
+            rows = rows[(rows.rule == rule) & (rows.schedule == schedule)]
             rows = rows.assign(rule=rows.network, schedule=None, eta=np.nan)
             drawing.draw_curves(axis, rows, AXES[self.study.x], cells[0][1].metric, styles)
-            where = [self._source(cells[0][0]), partition if self._varies else ""] if len(groups) > 1 else []
-            titles.append(", ".join(filter(None, (*where, short[method]))))
-        drawing.finish_panels(figure, axes, titles, [problem for (problem, _), _ in places])
+        first = [cells[0][0] for cells, _ in places]
+        names = [self._row(cell) for cell in first] if len(groups) > 1 else ()
+        titles = short_labels(methods) * len(groups)
+        drawing.finish_panels(figure, axes, titles, [cell.problem for cell in first], names)
         return figure
 
     def _draw_cells(self) -> "Figure":
         """A panel for each cell; those of a problem and partition are in rows of their own, if there are several."""
-        groups = [[*group] for _, group in groupby(self.cells, lambda pair: (pair[0].problem, pair[0].partition))]
-        widest = max(map(len, groups))
-        if widest == 1:
-            groups, widest = [self.cells], ceil(sqrt(len(self.cells)))
-        columns = current().columns(widest)
-        places = [pair for group in groups for pair in (*group, *[None] * (-len(group) % columns))]
-        figure, panels = panel_list(len(places), columns)
-        for axis, pair in zip(panels, places, strict=True):
-            if pair is None:
-                axis.remove()
-        axes = figure.axes
+        groups, cells, names = self._groups(), [cell for cell, _ in self.cells], []
+        if max(map(len, groups)) == 1:
+            figure, axes = panel_list(len(cells), ceil(sqrt(len(cells))))
+            titles = [", ".join((cell.source, self._place(cell))).replace("_", "\N{NO-BREAK SPACE}") for cell in cells]
+        else:
+            sizes = [*map(len, groups)]
+            columns = current().columns(max(sizes))
+            figure, axes = panel_rows(sizes, columns, height=4.2 if columns > 2 else 3.4)
+            titles, names = [cell.network_name.replace("_", " ") for cell in cells], [self._row(cell) for cell in cells]
         styles = drawing.line_styles(_methods(self.cells))
         for axis, (_, comparison) in zip(axes, self.cells, strict=True):
             rows = self._drawn(comparison)
@@ -207,8 +212,7 @@ class StudyReport:
                 drawing.draw_curves(axis, rows.assign(eta=np.nan), AXES[self.study.x], comparison.metric, styles)
             else:
                 drawing.draw_stepsizes(axis, rows, comparison.metric, styles)
-        titles = [f"{cell.source}, {self._place(cell)}".replace("_", "\N{NO-BREAK SPACE}") for cell, _ in self.cells]
-        drawing.finish_panels(figure, axes, titles, [cell.problem for cell, _ in self.cells])
+        drawing.finish_panels(figure, axes, titles, [cell.problem for cell in cells], names)
         return figure
 
 
@@ -230,7 +234,9 @@ def _chosen_by(cells: Cells) -> str:
 
 def _networks(cells: Cells) -> str:
     """The weights, rounds and compression of each network; for one problem, also what a node sends."""
-    facts, one_problem = {}, len({cell.problem for cell, _ in cells}) == 1
+    facts: dict[str, str] = {}
+    one_problem = len({cell.problem for cell, _ in cells}) == 1
+    explained: set[str] = set()  # what graphs in turn are is said once
     own_links = _have_own_links(cells)
     for cell, comparison in cells:
         settings, sent = cell.settings, comparison.sent()
@@ -239,7 +245,7 @@ def _networks(cells: Cells) -> str:
         parts = [
             cell.graph if cell.network else "",
             f"weights {settings['weights']}" if settings["weights"] else "",
-            graph.sequence,
+            graph.sequence if graph.name not in explained else "",
             f"{rounds} rounds" if rounds > 1 else "1 round",
             f"every {settings['every']} steps" if settings["every"] > 1 else "",
             settings["compress"] or "",
@@ -247,7 +253,8 @@ def _networks(cells: Cells) -> str:
             f"{sent.min():.3g} to {sent.max():.3g} MB per node" if one_problem and len(sent) else "",
             _link(settings["clock"]) if own_links else "",
         ]
-        facts[cell.network_name] = ", ".join(filter(None, parts))
+        explained.add(graph.name)
+        facts.setdefault(cell.network_name, ", ".join(filter(None, parts)))
     return "; ".join(f"{name} ({words})" for name, words in facts.items())
 
 

@@ -19,12 +19,17 @@ POINTS = 72.27  # of TeX in an inch
 COLUMN = 229.5 / POINTS  # inches, a column of LaTeX's article; those of IEEE, ACM and ICML are wider
 NARROWEST, WIDEST = 2.0, 20.0
 TALLEST, PROPORTION = 3.0, 0.585  # a row of panels: in inches, and as a part of the figure's width
+SMALL_PANEL = 1.05  # inches, the width of one in print that needs no numbers of the vertical axis
+TALL, LOWEST = 6.2, 1.05  # inches: a whole figure with its titles and legend, unless a row were lower
 PAGE, FLATTEST = 5.5, 1.5  # inches: all rows leave room for legend and caption, unless a row were flatter
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
 MARKERS: tuple[Any, ...] = (*"osD^vP*<>d", (3, 1, 0), (4, 1, 0), (3, 1, 180), (4, 1, 45), (6, 1, 0), *"1234|")
 OWN_MARKERS: tuple[Any, ...] = (*"Xph+x", (5, 2, 0))  # of rules that are not built in
 # of rules that are not built in: far from each other and from the default rules, also in grey where dashes are the same
-OWN_COLORS = "#ff7777 #000000 #998800 #0000ff #bb5500 #cc99dd".split()
+OWN_COLORS = "#ff7777 #000000 #998800 #0000ff #bb5500 #cc99dd #ff0000 #77bb00 #99bb99 #553300 #7700bb #ff00ff".split()
+NETWORKS = "ring complete exact exponential torus hypercube star random".split()  # whose looks are the first of these
+NETWORK_COLORS = "#000000 #0072b2 #d55e00 #009e73 #cc79a7 #56b4e9 #e69f00 #882255".split()
+NETWORK_DASHES: tuple[Any, ...] = (*DASHES[:4], (0, (12, 2)), DASHES[5], (0, (4, 4)), (0, (1, 3)))
 
 
 @dataclass(frozen=True)
@@ -55,9 +60,9 @@ class Style:
 
         return matplotlib.style.context([str(Path(__file__).with_name(f"{sheet}.mplstyle")) for sheet in self.sheets])
 
-    def columns(self, wanted: int) -> int:
-        """The columns of so many panels, with few empty places: in print, a panel is at least 1.55 inches wide."""
-        rows = 1 if self.width is None else ceil(wanted / max(1, int(self.width / 1.55)))
+    def columns(self, wanted: int, least: float = 1.55) -> int:
+        """The columns of so many panels, with few empty places: in print, a panel has at least this width in inches."""
+        rows = 1 if self.width is None else ceil(wanted / max(1, int(self.width / least)))
         return ceil(wanted / rows)
 
     def size(self, columns: int, rows: int, width: float, height: float) -> tuple[float, float]:

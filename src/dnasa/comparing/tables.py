@@ -19,7 +19,8 @@ ROUNDING = 1e-12  # of a result: smaller differences between seeds are those of 
 
 def metric_name(metric: str) -> str:
     """The metric in words: "training loss" for train_loss."""
-    return re.sub("^train ", "training ", metric.replace("_", " "))
+    words = metric.replace("_", " ")
+    return re.sub("^train ", "training ", "gradient norm" if words == "grad norm" else words)
 
 
 def number(metric: str, value: float, digits: int = 3) -> str:
