@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from dnasa import __version__
 from dnasa.inference import INTERCEPT, Fit, decimals
 from dnasa.pages.contents import round_numbers, text
 from dnasa.pages.page import render_template
+from dnasa.runs.environment import versions
 
 LEFT, WIDTH, LINE = 170, 260, 22  # of a forest plot: where its axis begins, how long it is, and the height of a line
 METHODS = {  # by what the exponential of a coefficient is called
@@ -32,7 +32,7 @@ def render(fit: Fit) -> str:
             METHODS[fit.ratio],
             "Rows with missing values are left out.",
             *([OVER_SITES] if len(fit.sites) else []),
-            f"dnasa {__version__}: Newton's method on sums over the sites.",
+            f"dnasa {versions().get('dnasa', '')}: Newton's method on sums over the sites.",
         ],
         rows=[list(map(text, row)) for row in shown.to_numpy()],
         notes=list(map(text, fit.notes)),
