@@ -88,7 +88,7 @@ class Fit(NamedTuple):
 
 
 def decimals(x: float) -> str:
-    """Three decimals, or three digits of a tiny or large number, or of how far a ratio is from 1."""
+    """Three decimals, five of a ratio close to 1, or three digits of a tiny or large number."""
     if 0 < abs(x - 1) < 5e-4:
         return f"{x:.5f}"
     return f"{x:.3f}" if 1e-3 <= abs(x) < 1e4 else f"{x:.3g}"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import pairwise
-from kernel_twin import as_on_a_gpu, step
+from kernel_twin import step, use_twin
 
 from dnasa import problems, rules, solve, topology
 from dnasa.arrays import compiled
@@ -76,7 +76,7 @@ in_c = pytest.mark.parametrize("name", marked(name for name in FAST if FAST[name
 @pytest.fixture
 def arrays(name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Array]:
     """Makes random arrays for the fast path of that name."""
-    as_on_a_gpu(monkeypatch)
+    use_twin(monkeypatch)
     _, dtype, library = FAST[name]
     generator = np.random.default_rng(0)
 
@@ -175,7 +175,7 @@ def test_a_gradient_that_is_a_view_of_x_is_read_before_x_changes(view: str, name
 
 
 def test_gradients_of_torch_may_require_gradients_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    as_on_a_gpu(monkeypatch)
+    use_twin(monkeypatch)
     for name in [name for name in FAST if compiled or FAST[name][0] is FusedOnGpu]:
         run = started(name, RULES["dnasa"](4, 3), ring(4), torch.ones(4, 3))
         weight = torch.ones(3, requires_grad=True)
@@ -241,7 +241,7 @@ def test_the_fast_path_is_chosen_outside_the_rule(monkeypatch: pytest.MonkeyPatc
 
 
 def test_on_a_gpu_large_steps_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    as_on_a_gpu(monkeypatch)
+    use_twin(monkeypatch)
     monkeypatch.setattr(side_by_side, "find_spec", lambda name: True)
     for module in (fused, side_by_side):
         monkeypatch.setattr(module, "on_gpu", lambda a: True)

@@ -25,7 +25,7 @@ def step(
     return [a.float() for a in (x, u, z.clamp(min=0) if scaled else z, v.clone())]
 
 
-def as_on_a_gpu(patch: pytest.MonkeyPatch, compile: Any = lambda function, **options: function) -> None:
+def use_twin(patch: pytest.MonkeyPatch, compile: Any = lambda function, **options: function) -> None:
     """With this kernel, and whatever torch would compile left as it is."""
     patch.setitem(sys.modules, "dnasa.engine.kernel_gpu", sys.modules[__name__])
     patch.setattr(torch, "compile", compile)

@@ -628,7 +628,7 @@ def as_on_a_gpu() -> Iterator[list[Any]]:
         return function
 
     with pytest.MonkeyPatch.context() as patch:
-        kernel_twin.as_on_a_gpu(patch, compile)
+        kernel_twin.use_twin(patch, compile)
         patch.setattr(side_by_side, "find_spec", lambda name: True)
         patch.setattr(side_by_side, "torch_compiles", lambda rule, state: rule.form is not None)
         patch.setattr(side_by_side, "supports", lambda *args: False)

@@ -168,7 +168,7 @@ def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
     for i in sorted(range(len(rules)), key=lambda i: rules[i] in rules[:i]):
         number, markers = (numbers[rules[i]], OWN_MARKERS) if rules[i] in numbers else (built_in.index(rules[i]), MARKERS)
         shift = markers is MARKERS and 10 <= number < 18  # light greys have other dashes
-        turn = number + number // 6 * (markers is OWN_MARKERS)  # other markers with the same dashes
+        turn = number + number // len(DASHES) * (markers is OWN_MARKERS)  # other markers with the same dashes
         pair = DASHES[(number + shift) % len(DASHES)], markers[turn % len(markers)]
         dashes, used = ([*column] for column in zip(*pairs.values(), strict=True)) if pairs else ([], [])
         if pair in pairs.values():

@@ -136,6 +136,10 @@ class Cell(NamedTuple):
         return self.network or self.graph
 
     @property
+    def network_title(self) -> str:
+        return self.network_name.replace("_", " ")
+
+    @property
     def place(self) -> str:
         """What distinguishes it from the other cells of its problem."""
         return ", ".join(filter(None, (self.network_name, self.partition)))

@@ -179,11 +179,11 @@ class StudyReport:
     def _draw_networks(self) -> "Figure":
         """A panel for each rule, with a curve for each network; problems and partitions have rows of their own."""
         groups, methods = self._groups(), _methods(self.cells)
-        styles = network_styles(cell.network_name.replace("_", " ") for cell, _ in self.cells)
+        styles = network_styles(cell.network_title for cell, _ in self.cells)
         places = [(cells, method) for cells in groups for method in methods]
         figure, axes = panel_rows([len(methods)] * len(groups), current().columns(len(methods), SMALL_PANEL), 4.6, 5.6)
         for axis, (cells, (rule, schedule)) in zip(axes, places, strict=True):
-            parts = [self._drawn(each).assign(network=cell.network_name.replace("_", " ")) for cell, each in cells]
+            parts = [self._drawn(each).assign(network=cell.network_title) for cell, each in cells]
             rows = pd.concat(parts)
             rows = rows[(rows.rule == rule) & (rows.schedule == schedule)]
             rows = rows.assign(rule=rows.network, schedule=None, eta=np.nan)
@@ -204,7 +204,7 @@ class StudyReport:
             sizes = [*map(len, groups)]
             columns = current().columns(max(sizes))
             figure, axes = panel_rows(sizes, columns, height=4.2 if columns > 2 else 3.4)
-            titles, names = [cell.network_name.replace("_", " ") for cell in cells], [self._row(cell) for cell in cells]
+            titles, names = [cell.network_title for cell in cells], [self._row(cell) for cell in cells]
         styles = drawing.line_styles(_methods(self.cells))
         for axis, (_, comparison) in zip(axes, self.cells, strict=True):
             rows = self._drawn(comparison)

@@ -22,7 +22,6 @@ class FusedOnGpu(Stepper):
 
         self.kernel = step
         self.form: Form = rule.form
-        self.is_scaled = self.form.radius is not None
         self.network = network
         self.state, self.sent = snapshot.state, snapshot.sent
         self.weights = [torch.as_tensor(W, dtype=self.x.dtype, device=self.x.device) for W in network.step_weights]
@@ -33,6 +32,7 @@ class FusedOnGpu(Stepper):
 
     def step(self, gradients: Gradients, t: int) -> None:
         form, state, W = self.form, self.state, self.weights[t % len(self.weights)]
+        scaled = form.radius is not None
         g = contiguous(gradients[0].detach())
         factor = form.shrink and form.shrink(state, t)
         if factor is not None:
@@ -46,9 +46,9 @@ class FusedOnGpu(Stepper):
         elif form.normalized:
             lengths = self.lengths(state.z)
         nodes, runs = (torch.zeros_like(each, dtype=torch.float64) for each in (lengths, lengths[..., :1, :]))
-        alphas, betas = runs + alpha, runs + (rest[0] if self.is_scaled else 0)
+        alphas, betas = runs + alpha, runs + (rest[0] if scaled else 0)
         arrays = [*map(contiguous, form.unpack(state))]
-        self.state = form.pack(state, self.kernel(arrays, g, W, nodes + eta, lengths, alphas, betas, self.is_scaled))
+        self.state = form.pack(state, self.kernel(arrays, g, W, nodes + eta, lengths, alphas, betas, scaled))
         self.sent.compute(self.network, 1)
         self.sent.add(self.network, self.row_bytes, t)
 

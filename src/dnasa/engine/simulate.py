@@ -32,7 +32,7 @@ def simulate(rule: Rule, W: Array, gradient: Callable[[Array, int, int], Array],
     if not isinstance(rule, Rule):
         raise InputError(f"simulate takes a rule, such as rules.dsgd(schedules.constant(0.1)), not {rule!r:.40}.")
     if np.ndim(W) != 2:
-        raise InputError("simulate takes a matrix W: graph.weights; of a graph that changes, solve takes all of `graph.each`.")
+        raise InputError("simulate takes a matrix W: graph.weights, or use solve, which takes graphs that change, too.")
     state = rule.init(np.tile(np.asarray(x0, dtype=float), (len(W), 1)))
     check_rule(rule, state)
     answers = [rule.result(state)]

@@ -129,19 +129,11 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
 
     find_device(options.device)
     rows, shards = load_rows(options, local_nodes, allgather_text)
-    model, few = options.model or models.default(rows), few_events(rows)
-    off = "comparisons run to the end" if validate and not options.early_stopping else why_not_early(options, rows)
-    if (
-        not off
-        and model == "linear"
-        and rows.informative >= ENOUGH_LINEAR * rows.inputs.shape[1]
-        and not options.early_stopping
-    ):
-        off = "a linear model on enough rows needs none"
+    model = options.model or models.default(rows)
+    off = "comparisons run to the end" if validate and not options.early_stopping else why_not_early(options, rows, model)
     early = not off
-    if early and few and model != "linear":
-        advice = f"Early stopping depends on chance: {few}. --model linear depends less on it."
-        rows = rows._replace(warnings=(*rows.warnings, advice))
+    if early and model != "linear" and (warning := few_events(rows)):
+        rows = rows._replace(warnings=(*rows.warnings, warning))
     parts, validation = divide(options, rows, shards, (validate or early) and can_validate(rows))
     train_metrics, curve = plan_comparison(options, rows) if validate else (True, None)
     task = tasks.on_shards(
@@ -220,7 +212,7 @@ def synthetic(options: SourceOptions) -> Problem:
     return choose("problem", options.problem or "", PROBLEMS)(options)
 
 
-def why_not_early(options: SourceOptions, rows: Dataset) -> str:
+def why_not_early(options: SourceOptions, rows: Dataset, model: str) -> str:
     """Why the run does not stop early; empty if it does: if the user says so, or by default on the user's tables."""
     if options.epsilon is not None and not options.early_stopping:
         return "with --epsilon, no rows are held out, whose loss would tell of them"
@@ -233,16 +225,21 @@ def why_not_early(options: SourceOptions, rows: Dataset) -> str:
     if rows.inputs.ndim != 2 or rows.vocabulary or (options.shard_dir is None and options.data in DATASETS):
         return "the default is for tables of your own, --early-stopping is for all data"
     counts = [site.rows for site in rows.sites] or [len(rows.labels) // options.nodes] * options.nodes
-    return too_short_to_stop(counts, options.samples // options.nodes)
+    if short := too_short_to_stop(counts, options.samples // options.nodes):
+        return short
+    is_safe = model == "linear" and rows.informative >= ENOUGH_LINEAR * rows.inputs.shape[1]
+    return "a linear model on enough rows needs none" if is_safe else ""
 
 
 def few_events(rows: Dataset) -> str:
-    """What is wrong where a tenth of the rows has few of the rarer classes, by what the sites have told of their rows."""
+    """A warning where a tenth of the rows has few of the rarer classes, by what the sites have told of their rows."""
     if rows.strata is None:
         return ""
     events = rows._replace(sites=tuple(site for site in rows.sites if tenth(site.rows) >= site.min_count)).informative // 10
+    if events >= FEW_EVENTS:
+        return ""
     few = f"a tenth of the rows has about {events} of the rarer classes, and fewer than {FEW_EVENTS} say little"
-    return "" if events >= FEW_EVENTS else few
+    return f"Early stopping depends on chance: {few}. --model linear depends less on it."
 
 
 def can_validate(rows: Dataset) -> bool:

@@ -278,25 +278,22 @@ def remarks(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
         found.append(
             "The calibration intercept of the first column mixes those of the sites: it can be near 0 where theirs are not."
         )
-    rare = [node_name(sites, i) for i, part in measured.items() if binary_model and 0 < _fewest(part) < FEW]
+    fewest = {i: min(sum(rows for _, rows, *_ in cells) for cells in part.scores[0]) for i, part in measured.items()}
+    rare = [node_name(sites, i) for i, rows in fewest.items() if binary_model and 0 < rows < FEW]
     if rare:
         found.append(f"With fewer than {FEW} events or other rows, no interval of the AUC and no ROC curve: {', '.join(rare)}.")
     if measured:
         found.append(
             f"Sites sent counts and rounded means of at least {evaluation.min_count} rows, not predictions: compared with "
-            "results from single rows, an AUC, a slope or a sensitivity is off by up to a quarter of its interval."
+            "results from single rows, an AUC, a slope or a sensitivity is mostly off by less than a quarter of its interval."
         )
     (parts, *_) = [*groups(evaluation).values(), []]
-    for name, slope, _, high in binary(parts, 0.5) if len(evaluation.names) == 2 else ():
+    for name, slope, _, high in binary(parts, 0.5) if binary_model else ():
         if name == "calibration slope" and high < OVERFITTED:
             found.append(
                 f"The risks are too extreme (slope {slope:.3f}): fewer columns, a smaller model or less noise may help."
             )
     return found
-
-
-def _fewest(part: Part) -> float:
-    return min(rows.sum() for rows in pair([part], 0))
 
 
 def with_interval(measure: str, value: float, low: float, high: float) -> str:
