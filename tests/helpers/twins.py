@@ -140,7 +140,7 @@ def dsgt(g: Gradient, W: Array, X: Array, eta: Schedule, prox: Prox = no_prox) -
 
 
 def adgt(g: Gradient, W: Array, X: Array, prox: Prox = no_prox) -> Twin:
-    """In stepsizes: two tiny moves, in which the neighbors' limits are learned, then at most their mean and the node's own."""
+    """In stepsizes: a tiny move, then at most the neighbors' mean limit and the node's own, and ten times the last move."""
 
     def norms(Z: Array) -> Array:
         return np.linalg.norm(Z, axis=1, keepdims=True)
@@ -153,10 +153,8 @@ def adgt(g: Gradient, W: Array, X: Array, prox: Prox = no_prox) -> Twin:
         G_old, G = G, g(X, t)
         U = W @ U + G - G_old
         limit = norms(X - X_old) / (2 * norms(G - G_old))
-        if t == 1:
-            step, sent = np.maximum(1e-6 * (1 + norms(X)), 2 * norms(X - X_old)) / norms(U), limit
-        else:
-            step = sent = np.minimum(1.2 / np.sqrt(W @ (1 / sent**2)), limit)
+        sent = limit if t == 1 else np.minimum(1.2 / np.sqrt(W @ (1 / sent**2)), limit)
+        step = np.minimum(sent, np.maximum(1e-6 * (1 + norms(X)), 10 * norms(X - X_old)) / norms(U))
 
 
 def averaged(g: Gradient, W: Array, X: Array, alpha: Schedule, moved: Callable[[Array, Array, int], Array]) -> Twin:

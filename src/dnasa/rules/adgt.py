@@ -2,13 +2,14 @@
 
 from typing import NamedTuple
 
-from dnasa.arrays import maximum, nonzero, norm
+from dnasa.arrays import maximum, minimum, nonzero, norm
 from dnasa.core import Array, Gradients, Messages, Needs, Prox, Rule, no_prox
 from dnasa.rules.registry import rule
 from dnasa.rules.schedules import ScheduleSpec
 
 FIRST = 1e-6  # the length of the first move, relative to 1 + |x|
 GROWTH = 1.2  # of the stepsize in a step, at most: slow enough for the smoothness of distant nodes to arrive
+REACH = 10  # a move is at most this many times the last one: curvature is known only where x has been
 
 
 class State(NamedTuple):
@@ -28,17 +29,19 @@ class State(NamedTuple):
     paper="Ghaderyan and Werner, 2025, *AdGT: Decentralized Gradient Tracking with Tuning-free Per-Agent Stepsize*, "
     "arXiv 2504.15196",
     equation=r"""
-        L' &= \max\Big(\frac{2 |g - v|}{|x - x^-|},\; \frac{L}{1.2}\Big), \quad u' = u + g - v \\
-        x, u, L^2 &\leftarrow W[x - u' / L',\; u',\; L'^2] \\
+        L' &= \max\Big(\frac{2 |g - v|}{|x - x^-|},\; \frac{L}{1.2}\Big), \quad u' = u + g - v, \quad
+        \eta = \min\Big(\frac{1}{L'},\; \frac{10 |x - x^-|}{|u'|}\Big) \\
+        x, u, L^2 &\leftarrow W[x - \eta u',\; u',\; L'^2] \\
         v &\leftarrow g
     """,
-    checked="the paper's text; ours are the slower growth and the mixed L, without which Poisson regression diverged",
+    checked="the paper's text; ours are the slower growth, the mixed L and the bounded moves, without which Poisson and control problems diverged",
 )
 def adgt(*, prox: Prox = no_prox) -> Rule:
     """u <- u + g - v; x, u, L^2 <- W[prox(x - u / L, 1 / L), u, L^2] for L = max(2 |g - v| / |x - last|, L / 1.2).
 
-    So the stepsize is at most half the inverse of the smoothness between the last two points. The first moves are tiny, until
-    gradients change; then each node knows the smoothness of its neighbors. The mean of squares leans to the largest.
+    So the stepsize is at most half the inverse of the smoothness between the last two points. The first move is tiny, and each
+    is at most ten times the last one: so the smoothness of neighbors arrives before a long move, and no move leaps from a
+    plateau to where the gradients explode. The mean of squares leans to the largest.
 
     Args:
         prox: The proximal operator of h, to minimize f + h; by default h = 0.
@@ -50,8 +53,8 @@ def adgt(*, prox: Prox = no_prox) -> Rule:
         at_rest = moved == 0  # it learns nothing
         own = 2 * norm(g - s.v) * ~at_rest / nonzero(moved)
         L = maximum(own, s.L * ~at_rest / GROWTH + s.L * at_rest)
-        tiny = maximum(FIRST * (1 + norm(s.x)), 2 * moved) / nonzero(norm(u))
-        step = (s.L > 0) / nonzero(L) + (s.L == 0) * tiny
+        reach = maximum(FIRST * (1 + norm(s.x)), REACH * moved) / nonzero(norm(u))
+        step = minimum(reach, (L > 0) / nonzero(L) + (L == 0) * reach)
         return (prox(s.x - step * u, step), u, L**2), s._replace(v=g, last=s.x)
 
     def receive(s: State, messages: Messages) -> State:
