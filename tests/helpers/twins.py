@@ -140,21 +140,23 @@ def dsgt(g: Gradient, W: Array, X: Array, eta: Schedule, prox: Prox = no_prox) -
 
 
 def adgt(g: Gradient, W: Array, X: Array, prox: Prox = no_prox) -> Twin:
-    """In stepsizes: a tiny move, then at most the neighbors' mean limit and the node's own, and ten times the last move."""
+    """In stepsizes: a tiny move, then at most the neighbors' mean limit and the node's own, and ten times the longest one."""
 
     def norms(Z: Array) -> Array:
         return np.linalg.norm(Z, axis=1, keepdims=True)
 
     G = U = g(X, 0)
-    step = 1e-6 * (1 + norms(X)) / norms(U)
+    step = sent = 1e-6 * (1 + norms(X)) / norms(U)
+    moves = [0 * norms(X)]
     for t in count(1):
         X_old, X = X, W @ prox(X - step * U, step)
         yield X
         G_old, G = G, g(X, t)
         U = W @ U + G - G_old
         limit = norms(X - X_old) / (2 * norms(G - G_old))
-        sent = limit if t == 1 else np.minimum(1.2 / np.sqrt(W @ (1 / sent**2)), limit)
-        step = np.minimum(sent, np.maximum(1e-6 * (1 + norms(X)), 10 * norms(X - X_old)) / norms(U))
+        sent = np.minimum(1.2 / np.sqrt(W @ (1 / sent**2)), limit) if t > 1 else limit
+        moves.append(norms(X - X_old))
+        step = np.minimum(sent, np.maximum(1e-6 * (1 + norms(X)), 10 * np.max(moves, 0)) / norms(U))
 
 
 def averaged(g: Gradient, W: Array, X: Array, alpha: Schedule, moved: Callable[[Array, Array, int], Array]) -> Twin:

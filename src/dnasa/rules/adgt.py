@@ -9,7 +9,7 @@ from dnasa.rules.schedules import ScheduleSpec
 
 FIRST = 1e-6  # the length of the first move, relative to 1 + |x|
 GROWTH = 1.2  # of the stepsize in a step, at most: slow enough for the smoothness of distant nodes to arrive
-REACH = 10  # a move is at most this many times the last one: curvature is known only where x has been
+REACH = 10  # a move is at most this many times the longest one before: curvature is known only where x has been
 
 
 class State(NamedTuple):
@@ -18,6 +18,7 @@ class State(NamedTuple):
     v: Array  # last gradients
     last: Array  # where they were taken
     L: Array  # smoothness, the inverse of the stepsize; its square is mixed; 0 while no gradient has changed
+    longest: Array  # the length of the longest move
 
 
 @rule(
@@ -30,18 +31,19 @@ class State(NamedTuple):
     "arXiv 2504.15196",
     equation=r"""
         L' &= \max\Big(\frac{2 |g - v|}{|x - x^-|},\; \frac{L}{1.2}\Big), \quad u' = u + g - v, \quad
-        \eta = \min\Big(\frac{1}{L'},\; \frac{10 |x - x^-|}{|u'|}\Big) \\
+        \eta = \min\Big(\frac{1}{L'},\; \frac{10 \max_{s \le t} |x_s - x_{s-1}|}{|u'|}\Big) \\
         x, u, L^2 &\leftarrow W[x - \eta u',\; u',\; L'^2] \\
         v &\leftarrow g
     """,
-    checked="the paper's text; ours are the slower growth, the mixed L and the bounded moves, without which Poisson and control problems diverged",
+    checked="the paper's text; ours are the slower growth, the mixed L and the bounded moves, without which Poisson "
+    "regression and control problems diverged",
 )
 def adgt(*, prox: Prox = no_prox) -> Rule:
     """u <- u + g - v; x, u, L^2 <- W[prox(x - u / L, 1 / L), u, L^2] for L = max(2 |g - v| / |x - last|, L / 1.2).
 
     So the stepsize is at most half the inverse of the smoothness between the last two points. The first move is tiny, and each
-    is at most ten times the last one: so the smoothness of neighbors arrives before a long move, and no move leaps from a
-    plateau to where the gradients explode. The mean of squares leans to the largest.
+    is at most ten times the longest before, so the smoothness of neighbors arrives before a long move. The mean of squares
+    leans to the largest.
 
     Args:
         prox: The proximal operator of h, to minimize f + h; by default h = 0.
@@ -53,16 +55,17 @@ def adgt(*, prox: Prox = no_prox) -> Rule:
         at_rest = moved == 0  # it learns nothing
         own = 2 * norm(g - s.v) * ~at_rest / nonzero(moved)
         L = maximum(own, s.L * ~at_rest / GROWTH + s.L * at_rest)
-        reach = maximum(FIRST * (1 + norm(s.x)), REACH * moved) / nonzero(norm(u))
+        longest = maximum(s.longest, moved)
+        reach = maximum(FIRST * (1 + norm(s.x)), REACH * longest) / nonzero(norm(u))
         step = minimum(reach, (L > 0) / nonzero(L) + (L == 0) * reach)
-        return (prox(s.x - step * u, step), u, L**2), s._replace(v=g, last=s.x)
+        return (prox(s.x - step * u, step), u, L**2), s._replace(v=g, last=s.x, longest=longest)
 
     def receive(s: State, messages: Messages) -> State:
         x, u, squares = messages
         return s._replace(x=x, u=u, L=maximum(squares, 0) ** 0.5)  # rounded or compressed messages may make it negative
 
     return Rule(
-        init=lambda x: State(x, 0 * x, 0 * x, x, 0 * norm(x)),
+        init=lambda x: State(x, 0 * x, 0 * x, x, 0 * norm(x), 0 * norm(x)),
         send=send,
         receive=receive,
         estimate=lambda s: s.u,
