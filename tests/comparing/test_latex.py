@@ -65,11 +65,11 @@ def test_intervals_are_those_of_the_others_and_stepsizes_at_an_edge_have_a_dagge
     assert latex.stepsizes(choice) == [r"0.03$^\dagger$", r"1\phantom{$^\dagger$}", r"--\phantom{$^\dagger$}"]
 
 
-def test_a_column_has_the_decimals_of_its_best_row() -> None:
+def test_a_row_has_at_most_the_decimals_of_the_best_one_and_two_digits_of_its_spread() -> None:
     table = rows(
         [0.0821, 16.26, 84.0], [0.018, 0.47, 12.0], difference=[0.0, 16.2, 83.9], difference_low=0.1, difference_high=90.0
     )
-    assert cells("test_loss", table) == [r"\textbf{0.082} $\pm$ 0.018", r"16.260 $\pm$ 0.470", r"84.000 $\pm$ 12.000"]
+    assert cells("test_loss", table) == [r"\textbf{0.082} $\pm$ 0.018", r"16.26 $\pm$ 0.47", r"84 $\pm$ 12"]
     assert latex.intervals("test_loss", table)[1:] == ["+16.200 [+0.100, +90.000]", "+83.900 [+0.100, +90.000]"]
 
 

@@ -89,25 +89,26 @@ def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(w
     assert row.spread == pytest.approx(values.std())
     assert f"{100 * row['mean']:.2f} ± {100 * row.spread:.2f} %" in done.stdout
     tables = (folder / "table.tex").read_text()
-    assert tables.count(r"\toprule") == 2
+    assert tables.count(r"\toprule") == 4  # two with results, and the stepsizes behind them
     assert rf"{100 * row['mean']:.2f} $\pm$ {100 * row.spread:.2f}" in tables.replace("}", "")
     made = "one hidden layer of 32 units, batches of 32 per node"
     assert rf"\caption{{Test accuracy (\%) on digits: 4 nodes, 20 steps, {made}, mean $\pm$ std over 2 seeds. " in tables
     assert r" & \multicolumn{2}{c}{iid} & \multicolumn{2}{c}{by label} \\" in tables
     assert r"Method & ring & complete & ring & complete \\" in tables
-    assert re.findall(r"\\label{tab:(.*)}", tables) == ["tiny-least-squares", "tiny-digits"]
-    least, digits = tables.split("\n\n")
+    assert re.findall(r"\\label{tab:(.*)}", tables) == [
+        "tiny-least-squares",
+        "tiny-digits",
+        "tiny-least-squares-stepsizes",
+        "tiny-digits-stepsizes",
+    ]
+    least, digits, *_ = tables.split("\n\n")
     assert ("other seeds" in least, "tenth of the training rows" in least) == (True, False)
     assert ("other seeds" in digits, "tenth of the training rows" in digits) == (False, True)
-    caption = r"\caption{Test loss and test accuracy on least squares and digits against the stepsize, mean over 2 seeds. "
-    assert (
-        (folder / "stepsizes.tex")
-        .read_text()
-        .startswith(
-            f"{caption}Runs: 4 nodes, 20 steps; least squares: batches of 1 per node; digits: {made}. "
-            "Partitions: iid; by label: rows sorted by label, then split evenly. Bars and bands: "
-        )
-    )
+    caption = (folder / "stepsizes.tex").read_text()
+    words = "Test loss and test accuracy on least squares and digits against the stepsize, mean over 2 seeds. Bars and bands: "
+    assert caption.startswith(rf"\caption{{{words}")
+    assert r"Settings and stepsizes: Tables~\ref{tab:tiny-least-squares} and \ref{tab:tiny-digits}.}" in caption
+    assert "Partitions: iid; by label: rows sorted by label, then split evenly. Networks: " in digits
     assert [(folder / f"stepsizes.{kind}").read_bytes() for kind in ("svg", "pdf")] == [b"svg", b"pdf"]
     assert "Left out on ring: D2 needs all eigenvalues" in done.stdout
 
@@ -138,8 +139,8 @@ def test_the_figure_has_a_panel_for_each_cell_with_the_numbers_of_its_csv(
     tiny.write_text(f'figure = "{kind}"\n' + TINY)
     folder = shutil.copytree(whole[1], tmp_path / "a") if kind == "stepsizes" else tmp_path / "a"
     report = report_of(tiny, folder)
-    drawn = report.drawn()
-    figure = report.draw()
+    drawn = report.drawn(kind)
+    figure = report.draw(kind)
     assert len(plots.rendered(figure, "svg")) > 20_000
     panels = figure.axes
     titles = [axis.get_title().replace("\N{NO-BREAK SPACE}", " ") for axis in panels]
@@ -195,9 +196,9 @@ def test_a_quick_study_is_smaller_has_its_own_folder_and_says_so(tiny: Path, tmp
     words, folder = " ".join(done.stdout.split()), tmp_path / "studies" / "tiny-quick"
     assert "2 steps, quick run, 2 seeds" in words
     text = (folder / "table.tex").read_text()
-    assert (text.count("Method & "), text.count(r"\begin{table}")) == (1, 1)
+    assert (text.count("Method & "), text.count(r"\begin{table}")) == (2, 2)
     assert (folder / "table.csv").exists()
-    assert "Quick run" in report_of(tiny, folder, quick=True).draw().get_suptitle()
+    assert "Quick run" in report_of(tiny, folder, quick=True).draw("stepsizes").get_suptitle()
 
 
 def test_only_what_is_new_is_run_and_other_settings_are_refused(
@@ -400,23 +401,23 @@ def test_each_problem_has_rows_of_its_own_and_one_axis_of_bytes_for_all_networks
     (file := tmp_path / "s.toml").write_text(LEAST.replace('s"]', 's", "spike"]').replace("s = 5", "s = 80") + rules + networks)
     chosen = study_file.read(file)
     report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
-    axes = report.draw().axes
+    axes = report.draw("curves").axes
     specs: list[Any] = [axis.get_subplotspec() for axis in axes]
     assert [(spec.rowspan.start, spec.colspan.start) for spec in specs] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [bool(axis.get_xlabel()) for axis in axes] == [False, False, True, True]
     assert [bool(axis.get_ylabel()) for axis in axes] == [True, False, True, False]
     assert [axes[i].get_ylim() == axes[i + 1].get_ylim() for i in range(3)] == [True, False, True]
-    sent = report.drawn().mb_per_node
+    sent = report.drawn("curves").mb_per_node
     assert sent.max() / sent[sent > 0].min() > 10
     low, high = axes[0].get_xlim()
     assert 0 < low < sent[sent > 0].min()
     assert sent.max() < high < 1.2 * sent.max(), "markers at the end are whole"
     assert [axis.get_xlim() for axis in axes] == [(low, high)] * 4
-    figure = StudyReport(chosen._replace(figure="networks"), report.cells, report.left_out).draw()
+    figure = report.draw("networks")
     assert [axis.get_title() for axis in figure.axes] == ["D-SGD", "D-NASA"] * 2
     assert [axis.get_title("left").strip() for axis in figure.axes] == ["least squares", "", "spike", ""]
     assert [words.get_text() for words in figure.legends[0].get_texts()] == ["all", "few"]
-    curves = report.drawn().query("problem == 'spike' and graph == 'few' and rule == 'dnasa'")
+    curves = report.drawn("curves").query("problem == 'spike' and graph == 'few' and rule == 'dnasa'")
     np.testing.assert_array_equal(data_lines(figure.axes[3])[1].get_ydata(), curves["mean"])
     looks = [[(line.get_color(), line.get_marker()) for line in data_lines(axis)] for axis in figure.axes]
     assert looks == looks[:1] * 4
@@ -470,7 +471,7 @@ def test_networks_of_a_study_are_cells_with_their_own_messages(tmp_path: Path) -
     done = succeed("study", file, "--out", tmp_path / "a", "--latex")
     words = " ".join(done.stdout.split())
     assert "Networks: exact_one (exact, 2 graphs in turn whose product is the exact average, 1 round, " in words
-    assert "few (complete, 1 round, every 2 steps, feedback:2, " in words
+    assert "few (complete, weights laplacian, 1 round, every 2 steps, feedback:2, " in words
     assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in words
     assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in (tmp_path / "a" / "curves.tex").read_text()
     file.write_text(text.replace('x = "clock"', 'x = "bytes"'))

@@ -139,7 +139,7 @@ def test_a_style_sets_size_and_looks_and_ends_with_its_context() -> None:
     with style.context("paper:487pt") as chosen:
         assert matplotlib.rcParams["font.size"] == 8
         assert chosen.size(1, 1, 6.4, 4.2) == pytest.approx((487 / 72.27, 3))  # a row is at most 3 inches high
-        assert [chosen.size(2, rows, 4.6, 3.4)[1] for rows in (3, 5)] == [5.5, 7.5]  # fits the page with its caption
+        assert [chosen.size(2, rows, 4.6, 3.4)[1] for rows in (3, 5)] == [4.6, 6.0]  # fits the page with its caption
         common = plots.styles(COMPARED)
     assert (matplotlib.rcParams["font.size"], style.current()) == (before, style.Style())
     first = [lightness(look["color"]) for look in common]

@@ -135,10 +135,10 @@ def compare(context: typer.Context, options: Options) -> None:
             "curves": (comparison.draw_curves, comparison.curves()),
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
-        turns = f" ({graph.sequence})" if graph.sequence else ""
-        setting = f"{title(graph=f'{graph.name} graph{turns}')}, {setup(source.model, source.problem.batch)}"
+        details = f" ({graph.sequence or f'weights {graph.weighting}'})" if graph.sequence or graph.weighting else ""
+        setting = f"{title(graph=f'{graph.name} graph{details}')}, {setup(source.model, source.problem.batch)}"
         words = setting, options.out.resolve().name
-        latex: Any = {f"{name}.tex": partial(comparison.caption, name, words[0]) for name in figures}
+        latex: Any = {f"{name}.tex": partial(comparison.caption, name, *words) for name in figures}
         latex["table.tex"] = partial(comparison.latex, *words)
         pictures.save_results(options.out, figures, comparison.summary(), latex if options.latex else {}, kinds, options.style)
     if comparison.all_diverged:
@@ -197,12 +197,6 @@ def show_topology(
 
     plugins.load(options.plugin)
     graph = make(name, options.nodes, options.weights)
-    print_table(rendering.graph_rows(graph), name)
-    for t, each in enumerate(graph.each if graph.nodes <= 16 else ()):
-        if each is not graph:
-            print_line(f"W of step {t}:")
-        with np.printoptions(precision=3, suppress=True, linewidth=rendering.width(160)):
-            print_line(str(each.sparse.toarray()))
     if plot:
         from dnasa.comparing.drawn_graphs import figure_of_topology
         from dnasa.comparing.plots import save_figure
@@ -211,7 +205,15 @@ def show_topology(
         if graph.nodes > 2000:
             raise InputError(f"A drawing of {graph.nodes:,} nodes shows nothing: use at most 2,000 with --plot.")
         with drawn_in(options.style):
-            print_line(f"Saved {save_figure(figure_of_topology(graph), plot)}.")
+            save_figure(figure_of_topology(graph), plot)
+    print_table(rendering.graph_rows(graph), name)
+    for t, each in enumerate(graph.each if graph.nodes <= 16 else ()):
+        if each is not graph:
+            print_line(f"W of step {t}:")
+        with np.printoptions(precision=3, suppress=True, linewidth=rendering.width(160)):
+            print_line(str(each.sparse.toarray()))
+    if plot:
+        print_line(f"Saved {plot}.")
 
 
 app.command("data")(show_data)

@@ -103,7 +103,7 @@ class Options:
         0.0, "Decoupled weight decay, as in AdamW: in each step the model shrinks by the stepsize times this number."
     )
     weights: str | None = method(
-        None, "Mixing weights: laplacian (default; ring: 1/3), metropolis, best_constant, fastest, lazy."
+        None, "Mixing weights: laplacian (default, but 1/3 on a ring), metropolis, best_constant, fastest, lazy."
     )
     dtype: str | None = method(None, "float32 or float64. Default: float32 for data, else float64.")
     plugin: list[Path] | None = method(

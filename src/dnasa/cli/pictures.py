@@ -86,6 +86,6 @@ def save_results(
     for name in (old := sorted(own.names() & (RESULTS - {*files}))):
         own.remove(name)
     if old:
-        print_line(f"Removed, since of an earlier call: {', '.join(old)}.")
+        print_line(f"Removed files of an earlier call: {', '.join(old)}.")
     own.save(files)
     print_line(f"Saved {', '.join(files)} and all runs in {folder}.")

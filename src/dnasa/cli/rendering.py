@@ -172,7 +172,8 @@ def graph_rows(graph: "Topology") -> dict[str, str]:
         rows |= {"weights": "columns sum to 1: for rules for directed graphs, such as sgp and push_dsgt"}
     else:
         rows |= {"edges": count(graph.degrees.sum() / 2), "degrees": extent(graph.degrees)}
-        rows |= {"smallest eigenvalue": f"{round(graph.smallest_eigenvalue, 9) + 0:.6g}"}
+        rows |= {"weights": graph.weighting} if graph.weighting else {}
+        rows |= {f"smallest eigenvalue of {'any ' * (graph.period > 1)}W": f"{round(graph.smallest_eigenvalue, 9) + 0:.6g}"}
     return rows | {"rho": f"{graph.rho:.6g}"}
 
 

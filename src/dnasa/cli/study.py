@@ -52,8 +52,9 @@ def study(
     own = OwnFiles(folder)
     if not own.begun and folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} holds files, but no {LIST} of a study: copy that too, or choose a new folder.")
-    drawn = [budgets.FILE] if chosen.budgets else [f"{chosen.figure}.{kind}" for kind in (*kinds, "csv", "tex")]
-    own.check_free([*drawn, "table.csv", "table.tex", study_file.COPY])
+    drawn = () if chosen.budgets else chosen.figures
+    files = [f"{name}.{kind}" for name in drawn for kind in (*kinds, "csv", "tex")] or [budgets.FILE]
+    own.check_free([*files, "table.csv", "table.tex", study_file.COPY])
     known = budgets.known(budgets.read(folder), chosen.cells) if chosen.budgets else set()
     runner.check(chosen, folder, known)
     make_folder(folder)
@@ -73,8 +74,8 @@ def study(
         print_table(report.board().round(2), "Average ranks")
     for line in (*report.notes(), *report.left_out):
         print_line(line)
-    figures = {} if chosen.budgets else {chosen.figure: (report.draw, report.drawn())}
-    latex = {"table.tex": report.latex} | ({} if chosen.budgets else {f"{chosen.figure}.tex": report.caption})
+    figures = {name: (partial(report.draw, name), report.drawn(name)) for name in drawn}
+    latex = {"table.tex": report.latex} | {f"{name}.tex": partial(report.caption, name) for name in drawn}
     save_results(folder, figures, report.numbers(), latex if options.latex else {}, kinds, options.style)
     if report.numbers()["mean"].isna().all():
         fail(1, f"Every run diverged: try smaller etas, or add {DEFAULT_RULE}, which needs none.")

@@ -179,19 +179,19 @@ class Comparison:
         caption = latex.caption(self.metric, title, len(self.selection.reported), columns, self.choice, missing)
         return latex.table(columns, f"{caption} {latex.text(self._chosen_by())}.", name, self.notes())
 
-    def caption(self, figure: str, title: str = "") -> str:
+    def caption(self, figure: str, title: str = "", name: str = "comparison") -> str:
         """The caption of a figure.
 
         Args:
             figure: "curves" or "stepsizes".
             title: What was run.
+            name: The figure is referred to as fig:name-curves or fig:name-stepsizes.
         """
         table, against = self.stepsizes(), "the stepsize"
         if figure == "curves":
             table, against = self.curves(), " and ".join(drawing.AXES[column] for column in self._columns())
-        words, schedule = ["; ".join(drawing.signs(table, self.metric)), self._chosen_by()], latex.schedule(self.choice)
-        seeds = len(self.selection.reported)
-        return latex.figure_caption([self.metric], self._titled(title), seeds, against, words, schedule, figure)
+        words, seeds = ["; ".join(drawing.signs(table, self.metric))], len(self.selection.reported)
+        return latex.figure_caption([self.metric], self._titled(title), seeds, against, words, [name], f"{name}-{figure}")
 
     def _titled(self, title: str) -> str:
         """A title that says how many nodes and steps there were on which graph, if that is known."""

@@ -39,6 +39,7 @@ MARGIN = 0.05  # of the values, above and below them
 GROWN = 10  # times the first value: more is beyond the axis
 ROOM = 0.02  # of accuracies, at least, below the best ones
 FARTHER = 4  # times as far to the right: more needs a logarithmic horizontal axis
+SHARED = 1.5  # times as far to the right: up to here panels have one linear horizontal axis
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 CIRCLE = 2.7  # markers wide
 
@@ -254,11 +255,13 @@ def finish_panels(
     titles: Sequence[str] = (),
     problems: Sequence[str] = (),
     names: Sequence[str] = (),
+    order: Sequence[str] = (),
 ) -> None:
     """Give panels their titles, rows their names, outer axes their names and numbers, and all one legend.
 
-    Those of a problem have the same vertical axis and the same horizontal scale, with curves also its limits. Each panel has
-    the name of its row, which is written where it changes.
+    Those of a problem have the same vertical axis and the same horizontal scale, with curves also its limits, unless one's
+    would leave another half empty. Each panel has the name of its row, which is written where it changes. The legend has the
+    `order` of these labels.
     """
     kinds = [(axis.get_ylabel(), problem) for axis, problem in zip(axes, problems or [""] * len(axes), strict=True)]
     for kind in dict.fromkeys(kinds):
@@ -286,7 +289,7 @@ def finish_panels(
     marks = {row: max(_height(axis) for axis, place in zip(axes, places, strict=True) if place[0] == row) for row, _ in places}
     count = len(marks) * lines + len({*names})
     figure.set_figheight(figure.get_figheight() + (sum(marks.values()) + count * current().font) / 72)
-    legend_below(figure)
+    legend_below(figure, order)
     if current().printed:
         figure.set_figheight(min(figure.get_figheight(), max(TALL, LOWEST * len(marks))))
 
@@ -305,13 +308,21 @@ def _entitle_rows(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
 
 
 def _share_horizontally(axes: "Sequence[Axes]") -> None:
-    """The same scale for all panels, and the same limits for those of curves."""
-    if is_wide([axis.get_xlim()[1] for axis in axes], FARTHER) or any(axis.get_xscale() == "log" for axis in axes):
+    """The same scale for all panels, and the same limits for those of curves, unless linear axes ended far from each other."""
+    from matplotlib.ticker import FixedLocator
+
+    if len({isinstance(axis.xaxis.get_major_locator(), FixedLocator) for axis in axes}) > 1:
+        for axis in axes:
+            axis.set_xscale("log")  # without the ticks at stepsizes, for which one of the panels has no room
+            name_decades(axis.xaxis)
+    ends = [axis.get_xlim()[1] for axis in axes]
+    if is_log := is_wide(ends, FARTHER) or any(axis.get_xscale() == "log" for axis in axes):
         for axis in axes:
             if axis.get_xscale() == "linear":
                 _stretch(axis)
     limits = np.array([axis.get_xlim() for axis in axes])
-    for axis in axes if axes[0].get_xlabel() in AXES.values() else ():
+    is_shared = axes[0].get_xlabel() in AXES.values() and (is_log or not is_wide(ends, SHARED))
+    for axis in axes if is_shared else ():
         axis.set_xlim(limits[:, 0].min(), limits[:, 1].max())
 
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["draw_topology"]
 
 MOST_GRAPHS = 12  # in turn, each with a panel
-NUMBERED = 20  # nodes, beyond which their numbers have no room
-MANY = 100  # edges of a graph beyond which they are drawn thinner
+MANY = 40  # edges of a graph beyond which they are drawn thinner
 MAX_ARROWS = 1000  # edges of a directed graph beyond which arrowheads are too small to see
 
 
@@ -48,19 +47,20 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
 
     graph, n = topology.graph, topology.nodes
     weights = np.array([weight for *_, weight in graph.edges.data("weight")])
-    width = (0.5 + 2 * weights / weights.max(initial=1e-9)) * min(1, MANY / max(1, len(weights)))
+    width = (0.5 + 1.5 * weights / weights.max(initial=1e-9)) * min(1, MANY / max(1, len(weights))) * current().marker / 4
     style: Any = {"edge_color": "#777777", "width": width, "arrows": False}
     if graph.is_directed() and len(weights) <= MAX_ARROWS:
         style |= {"arrows": True, "connectionstyle": "arc3,rad=0.12"}  # curved: shows both directions
-    size = (1.5 * current().font) ** 2 if n <= NUMBERED else max(4, 1000 / n)
+    room = 1.6 * axis.get_window_extent().width / axis.figure.dpi * 72 / n  # of a node on the circle, in points
+    diameter = max(2, min(room, 1.5 * current().font))
     places = _positions(topology.name, n)
     style |= {
-        "with_labels": n <= NUMBERED,
-        "font_size": current().font - 1,
+        "with_labels": diameter > current().font,
+        "font_size": min(current().font - 1, 0.65 * diameter),
         "font_color": "white",
         "font_family": rcParams["font.family"][0],
     }
-    nx.draw_networkx(graph, places, ax=axis, node_color="#d62728", node_size=size, **style)
+    nx.draw_networkx(graph, places, ax=axis, node_color="#d62728", node_size=diameter**2, **style)
     if not current().printed:  # where a caption says it
         axis.set_title(_description(topology), fontsize=current().font)
     axis.margins(0.12)  # nodes are whole

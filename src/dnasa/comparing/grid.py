@@ -171,7 +171,8 @@ def check_row(history: pd.DataFrame, metric: str | None, x: Sequence[str]) -> st
         known = [name for name in METRICS if name in row]
         if not known:
             raise InputError(
-                "This problem has no loss to compare by: give Custom a loss or full_gradient, or evaluate and metric='...'."
+                "This problem has no loss to compare by: give Custom a loss or full_gradient, your own class an evaluate "
+                "that returns a train_loss or test_loss, or compare a metric='...'."
             )
         return known[0]
     if not isinstance(row.get(metric), float):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from math import floor, log10
 from typing import Any
 
@@ -42,14 +43,14 @@ def table(columns: Columns, caption: str, name: str, comments: Sequence[str] = (
     form = "l" + "r" * (len(columns) - 1)
     rows = pd.DataFrame(pairs if any(group for group, _ in pairs) else columns)
     words: Any = {"column_format": f"@{{}}{form}@{{}}", "multicolumn_format": "c"}
-    body = rows.to_latex(index=False, escape=False, **words)
+    body = _with_rules(rows.to_latex(index=False, escape=False, **words), [group for group, _ in pairs])
     lines = [
         r"% Needs \usepackage{booktabs, graphicx}.",
         *(f"% {line}" for line in comments),
         rf"\begin{{{environment}}}",
         r"\centering\small\setlength{\tabcolsep}{3pt}",
         rf"\caption{{{caption}}}",
-        rf"\label{{tab:{_key(name)}}}",
+        rf"\label{{tab:{key(name)}}}",
         r"\medskip",
         SHRUNK,
         f"{body.strip()}}}",
@@ -58,13 +59,24 @@ def table(columns: Columns, caption: str, name: str, comments: Sequence[str] = (
     return "\n".join(lines) + "\n"
 
 
+def _with_rules(body: str, groups: Sequence[str]) -> str:
+    """A rule below the name of each group of columns."""
+    spans, first = [], 1
+    for group, columns in groupby(groups):
+        last = first + len([*columns]) - 1
+        spans += [rf"\cmidrule(lr){{{first}-{last}}}"] * bool(group)
+        first = last + 1
+    above, end, below = body.partition("\\\\\n")
+    return f"{above}{end}{' '.join(spans)}\n{below}" if spans else body
+
+
 def column(name: str, group: str | None = "") -> str | tuple[str, str]:
     """The header of a column, in a group of columns if that has a name."""
     own, above = (text((words or "").replace("_", " ")) for words in (name, group))
     return (above, own) if above else own
 
 
-def _key(name: str) -> str:
+def key(name: str) -> str:
     return re.sub("[^a-zA-Z0-9-]+", "-", name)
 
 
@@ -73,18 +85,19 @@ def methods(variants: Sequence[tuple[str, str]]) -> list[str]:
     return [text(name) for name in short_labels(variants)]
 
 
-def schedule(choice: pd.DataFrame) -> str:
-    """The schedule that all rules with a stepsize have, in LaTeX, for a caption; empty where their names tell it."""
+def schedules(choice: pd.DataFrame) -> str:
+    """The schedules of the rules with a stepsize and their formulas, in LaTeX, for a caption."""
+    tuned = choice[[look_of(str(rule)).schedule is None for rule in choice.rule]]
     names = common_schedules(zip(choice.rule, choice.schedule, strict=True))
-    if len(names) != 1:
-        return ""
-    rules = [str(rule) for rule in choice.rule if look_of(str(rule)).schedule is None]
-    words, *others = {Variant(rule, names[0], None).formula for rule in rules}
-    is_plain = not others and re.fullmatch(r"[A-Za-z0-9 ().,+*/^-]+", words)
-    letters = ", ".join(text for letter, text in LETTERS.items() if re.search(rf"\b{letter}\b", words))
+    parts, used = [], ""
+    for name in names:
+        words, *others = {Variant(str(rule), name, None).formula for rule in tuned.rule[tuned.schedule == name]}
+        is_plain = not others and re.fullmatch(r"[A-Za-z0-9 ().,+*/^-]+", words)
+        parts.append(f"{text(name)}, ${_formula(words)}$" if is_plain else text(name))
+        used += f" {words}" if is_plain else ""
+    letters = ", ".join(text for letter, text in LETTERS.items() if re.search(rf"\b{letter}\b", used))
     meaning = f" ({letters})" if letters else ""
-    formula = rf", $\eta_t = {_formula(words)}${meaning}" if is_plain else ""
-    return f"Schedule of the tuned stepsizes: {text(names[0])}{formula}."
+    return rf"Stepsizes $\eta_t$: {'; '.join(parts)}{meaning}." if parts else ""
 
 
 def _formula(words: str) -> str:
@@ -168,18 +181,26 @@ def _capital(words: str) -> str:
 
 
 def figure_caption(
-    metrics: Sequence[str], title: str, seeds: int, against: str, notes: Sequence[str], schedule: str, name: str
+    metrics: Sequence[str], title: str, seeds: int, against: str, notes: Sequence[str], named: Sequence[str], name: str
 ) -> str:
-    """A caption for a figure that is referred to as fig:name: what is drawn, of which runs, and what its signs mean.
+    """A caption for a figure that is referred to as fig:name: what is drawn, and what its signs mean.
 
-    The `schedule` is in LaTeX already.
+    The tables that are `named` have the settings.
     """
     where, colon, setting = title.partition(": ")
     place = f" on {where}" if where else ""
     mean = f"mean over {seeds} seeds" if seeds > 1 else "one seed"
     what = f"{' and '.join(map(metric_title, metrics))}{place} against {against}, {mean}"
     sentences = [f"{_capital(words)}." for words in (what, colon and f"runs{colon}{setting}", *notes) if words]
-    return f"\\caption{{{' '.join([prose(' '.join(sentences)), schedule]).strip()}}}\n\\label{{fig:{_key(name)}}}\n"
+    return (
+        f"\\caption{{{prose(' '.join(sentences))} Settings and stepsizes: {reference(named)}.}}\n\\label{{fig:{key(name)}}}\n"
+    )
+
+
+def reference(named: Sequence[str]) -> str:
+    """The tables of these names, as the text refers to them."""
+    *first, last = [rf"\ref{{tab:{key(name)}}}" for name in named]
+    return rf"Table{'s' * bool(first)}~{', '.join(first)}{' and ' * bool(first)}{last}"
 
 
 def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.DataFrame, missing: Iterable[str] = ()) -> str:
@@ -190,9 +211,9 @@ def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.Da
     parts = [prose(f"{_capital(metric_title(metric))}{unit}{place}, {spread}.")]
     others = "and those that do not differ clearly from it (paired $t$-test, $p \\ge 0.05$)"
     if seeds < TESTED:
-        others = f"and its equals; with fewer than {TESTED} seeds, differences are not tested"
+        others = f"and its equals (fewer than {TESTED} seeds: no test)"
     parts.append(f"Bold: the best result {others}.")
-    name = schedule(choice)
+    name = schedules(choice)
     reasons = [*(["no stepsize needed"] if choice.eta.isna().any() and ETA in columns else []), *missing]
     notes = {
         name: name,

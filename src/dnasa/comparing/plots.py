@@ -55,7 +55,7 @@ SYMBOLS = {"grad_norm": r"$\Vert\nabla f(\bar{x})\Vert$"}  # on axes; tables and
 LINEAR = {"test_accuracy", "validation_accuracy", "test_r2"}
 SMALLEST, LARGEST = 1e-100, 1e100  # matplotlib's scales overflow near the limits of float64
 PLAIN = 1e-3, 1e5  # limits of a logarithmic axis that need no powers of ten
-TICKS = [1, 2, 2.5, 5, 10]  # first digits of the distance between ticks
+TICKS = [1, 2, 5, 10]  # first digits of the distance between ticks
 NARROW = 2  # inches, below which a horizontal axis has fewer ticks
 HISTORY = ("test_loss", "train_loss", "test_accuracy", "test_rmse", "grad_norm", "consensus")
 MAX_PANELS = 8  # of a history
@@ -259,11 +259,12 @@ def name_decades(axis: Any) -> None:
     axis.set_minor_formatter(name)
 
 
-def legend_below(figure: "Figure") -> None:
+def legend_below(figure: "Figure", order: Sequence[str] = ()) -> None:
     """One legend for all panels, outside of them, where it hides no line, in as many columns as the figure has room for."""
     handles: dict[str, Any] = {}
     for axis in figure.axes:
         handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    handles = {name: handles[name] for name in dict.fromkeys([*order, *handles]) if name in handles}
     if not handles:
         return
     room = int(72 * figure.get_figwidth() / (0.9 * current().font)) - HANDLE

@@ -90,7 +90,7 @@ def prepare(study: Study, cell: Cell) -> Prepared:
     options = settings | {"partition": cell.partition, "device": study.device}
     options["data" if cell.partition else "problem"] = cell.problem
     source = same_source(SourceOptions.of(options), range(network.nodes), validate=True)
-    only_end = study.figure == "stepsizes" and settings["evaluate"] is None
+    only_end = study.figures == ("stepsizes",) and settings["evaluate"] is None
     return Prepared(
         source.problem,
         network,

@@ -56,6 +56,12 @@ Name = Annotated[str, _check(re.compile(r"[\w-]{1,100}").fullmatch, "must be let
 Clock = Annotated[
     dict[str, Any], BeforeValidator(lambda clock: read_toml(Path(clock), "links", dict) if isinstance(clock, str) else clock)
 ]
+Figures = Annotated[
+    list[Literal["stepsizes", "curves", "networks"]],
+    BeforeValidator(lambda figures: [figures] if isinstance(figures, str) else figures),
+    Field(min_length=1),
+    DIFFERENT,
+]
 Grids = Annotated[dict[str, Grid], BeforeValidator(lambda etas: {DEFAULT: etas} if isinstance(etas, list) else etas)]
 
 
@@ -107,7 +113,7 @@ class Settings(Messages):
 class StudyFile(Settings):
     problems: Texts
     name: Name
-    figure: Literal["stepsizes", "curves", "networks"] = "stepsizes"
+    figure: Figures = ["stepsizes"]
     x: Literal["steps", "epochs", "samples", "bytes", "clock"] = "steps"
     problem: dict[str, Settings] = {}
     network: dict[Name, NetworkSettings] = {}
@@ -156,7 +162,7 @@ class Cell(NamedTuple):
 class Study(NamedTuple):
     name: str
     cells: list[Cell]
-    figure: str = "stepsizes"
+    figures: tuple[str, ...] = ("stepsizes",)
     x: str = "steps"
     quick: bool = False
     device: str = "cpu"
@@ -189,7 +195,7 @@ def read(
 def _in_one_line(error: ValidationError) -> str:
     """The first mistake: where it is, and what was expected instead."""
     first = first_mistake(error)
-    where = ".".join(f"{part!s:.40}" for part in first["loc"])
+    where = re.sub(r"^figure\.\d+$", "figure", ".".join(f"{part!s:.40}" for part in first["loc"]))
     if first["type"] == "extra_forbidden":
         tables: dict[Any, type[BaseModel]] = {"problem": Settings, "network": NetworkSettings}
         known = tables.get(first["loc"][0], StudyFile)
@@ -224,7 +230,7 @@ def _study(file: StudyFile, only: Sequence[str], quick: bool, device: str) -> St
         raise InputError(f'x = "clock" needs links, and {unclocked[0].title} has none: add clock = "links.toml", or a table.')
     if len({cell.folder for cell in cells}) < len(cells):
         raise InputError("two problems of this study have the same name: rename one of the files.")
-    return Study(f"{file.name}-quick" if quick else file.name, cells, file.figure, file.x, quick, device)
+    return Study(f"{file.name}-quick" if quick else file.name, cells, tuple(file.figure), file.x, quick, device)
 
 
 def _cells(problem: str, file: StudyFile, quick: bool) -> list[Cell]:

@@ -56,11 +56,8 @@ class StudyReport:
             parts.append(_of_cell(cell, rows.assign(metric=comparison.metric, chosen_by=comparison.selection.metric)))
         return pd.concat(parts, ignore_index=True)
 
-    def drawn(self) -> pd.DataFrame:
-        return pd.concat([_of_cell(cell, self._drawn(comparison)) for cell, comparison in self.cells], ignore_index=True)
-
-    def _drawn(self, comparison: Comparison) -> pd.DataFrame:
-        return comparison.stepsizes() if self.study.figure == "stepsizes" else comparison.curves()
+    def drawn(self, figure: str) -> pd.DataFrame:
+        return pd.concat([_of_cell(cell, _drawn(comparison, figure)) for cell, comparison in self.cells], ignore_index=True)
 
     def tables(self) -> dict[tuple[str, str], pd.DataFrame]:
         """The table as text, one part for each problem and budget: rows are rules, columns graphs and partitions."""
@@ -95,43 +92,54 @@ class StudyReport:
         return len({cell.partition for cell, _ in self.cells} - {None}) > 1
 
     def latex(self) -> str:
-        """A booktabs table for each problem; the best of a column and what does not differ clearly from it are bold."""
-        return "\n".join(self._latex(cells) for _, cells in self._parts())
+        """A booktabs table for each problem, in bold what does not differ clearly from the best; then one of its stepsizes."""
+        parts = [cells for _, cells in self._parts()]
+        tuned = [cells for cells in parts if any(comparison.choice.eta.notna().any() for _, comparison in cells)]
+        return "\n".join([*map(self._latex, parts), *map(self._latex_of_stepsizes, tuned)])
 
     def _latex(self, cells: Cells) -> str:
         methods = _methods(cells)
         columns: dict[Any, list[str]] = {latex.METHOD: latex.methods(methods)}
         for cell, comparison in cells:
-            above = cell.partition if self._varies else ""
-            columns[latex.column(cell.network_name, above)] = _latex_column(comparison, methods)
+            columns[self._column(cell)] = _latex_column(comparison, methods)
         choice = pd.concat([comparison.choice for _, comparison in cells])
         cell, comparison = cells[0]
         missing = ["the network does not suit the method"] * any(len(each.choice) < len(methods) for _, each in cells)
         what = ", ".join(filter(None, (self._what(cell), cell.setup)))
         caption = latex.caption(comparison.metric, what, cell.settings["seeds"], columns, choice, missing)
-        name = "-".join(filter(None, (self.study.name, source_name(cell.problem), cell.budget)))
+        name, divided = self._table_name(cell), dict.fromkeys(cell.partition for cell, _ in cells if cell.partition)
+        partitions = latex.prose(f"Partitions: {'; '.join(divided)}. ") * self._varies
         networks = latex.text(f"Networks: {_networks(cells)}.".replace("_", " "))
-        return latex.table(columns, f"{caption} {latex.text(_chosen_by(cells))} {networks}", name)
+        return latex.table(columns, f"{caption} {latex.text(_chosen_by(cells))} {partitions}{networks}", name)
 
-    def caption(self) -> str:
-        """A caption for the figure."""
-        cell = self.cells[0][0]
-        against = "the stepsize" if self.study.figure == "stepsizes" else drawing.AXES[AXES[self.study.x]]
-        drawn = dict.fromkeys(sign for _, each in self.cells for sign in drawing.signs(self._drawn(each), each.metric))
-        nodes, steps = (sorted({cell.settings[name] for cell, _ in self.cells}) for name in ("nodes", "steps"))
+    def _latex_of_stepsizes(self, cells: Cells) -> str:
+        name = self._table_name(cells[0][0])
+        known = pd.concat([comparison.choice for _, comparison in cells])
+        methods = _methods(cells, known[known.eta.notna()])
+        columns: dict[Any, list[str]] = {latex.METHOD: latex.methods(methods)}
+        for cell, comparison in cells:
+            choice = comparison.choice.set_index(["rule", "schedule"]).reindex(pd.MultiIndex.from_tuples(methods))
+            columns[self._column(cell)] = latex.stepsizes(choice.fillna({"edge": ""}))
+        return latex.table(columns, f"Stepsizes {latex.ETA} behind {latex.reference([name])}.", f"{name}-stepsizes")
+
+    def _table_name(self, cell: Cell) -> str:
+        return "-".join(filter(None, (self.study.name, source_name(cell.problem), cell.budget)))
+
+    def _column(self, cell: Cell) -> Any:
+        return latex.column(cell.network_name, cell.partition if self._varies else "")
+
+    def caption(self, figure: str) -> str:
+        """What the figure shows; the settings are those of the tables, which it names."""
+        against = "the stepsize" if figure == "stepsizes" else drawing.AXES[AXES[self.study.x]]
+        drawn = dict.fromkeys(sign for _, each in self.cells for sign in drawing.signs(_drawn(each, figure), each.metric))
         *first, last = dict.fromkeys(self._source(cell) for cell, _ in self.cells)
         sources = " and ".join(filter(None, (", ".join(first), last)))
-        title = f"{sources}: {' or '.join(map(str, nodes))} nodes, {' or '.join(f'{number:,}' for number in steps)} steps"
-        setups = dict.fromkeys((cell.source, cell.setup) for cell, _ in self.cells)
-        same = len({made for _, made in setups}) == 1
-        title += f", {cell.setup}" if same else f"; {'; '.join(f'{source}: {made}' for source, made in setups)}"
-        partitions = [f"Partitions: {'; '.join(dict.fromkeys(cell.partition for cell, _ in self.cells if cell.partition))}"]
-        schedule = latex.schedule(pd.concat([comparison.choice for _, comparison in self.cells]))
         links = _links(self.cells) if against == drawing.AXES[AXES["clock"]] else ""
-        words = [*partitions * self._varies, "; ".join(drawn), f"Networks: {_networks(self.cells)}", links]
-        words.append(_chosen_by(self.cells).rstrip("."))
+        words = ["; ".join(drawn), f"Networks: {_networks(self.cells, sent=False)}", links]
         metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
-        return latex.figure_caption(metrics, title, cell.settings["seeds"], against, words, schedule, self.study.name)
+        named = list(dict.fromkeys(self._table_name(cell) for cell, _ in self.cells))
+        name, seeds = f"{self.study.name}-{figure}", self.cells[0][0].settings["seeds"]
+        return latex.figure_caption(metrics, sources, seeds, against, words, named, name)
 
     def notes(self) -> list[str]:
         """How stepsizes were chosen, the networks, what the marks of the table mean, and average ranks over several cells."""
@@ -163,11 +171,11 @@ class StudyReport:
             table["points from the best"] = 100 * methods.difference.mean()
         return table.sort_values("all").rename_axis(columns=None).reset_index()
 
-    def draw(self) -> "Figure":
-        figure = self._draw_networks() if self.study.figure == "networks" else self._draw_cells()
+    def draw(self, figure: str) -> "Figure":
+        drawn = self._draw_networks() if figure == "networks" else self._draw_cells(figure)
         if self.study.quick:
-            figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
-        return figure
+            drawn.suptitle("Quick run: a tenth of the steps, at most two seeds")
+        return drawn
 
     def _groups(self) -> list[Cells]:
         """The cells of each problem and partition, whose panels begin a row."""
@@ -183,7 +191,7 @@ class StudyReport:
         places = [(cells, method) for cells in groups for method in methods]
         figure, axes = panel_rows([len(methods)] * len(groups), current().columns(len(methods), SMALL_PANEL), 4.6, 5.6)
         for axis, (cells, (rule, schedule)) in zip(axes, places, strict=True):
-            parts = [self._drawn(each).assign(network=cell.network_title) for cell, each in cells]
+            parts = [each.curves().assign(network=cell.network_title) for cell, each in cells]
             rows = pd.concat(parts)
             rows = rows[(rows.rule == rule) & (rows.schedule == schedule)]
             rows = rows.assign(rule=rows.network, schedule=None, eta=np.nan)
@@ -194,26 +202,35 @@ class StudyReport:
         drawing.finish_panels(figure, axes, titles, [cell.problem for cell in first], names)
         return figure
 
-    def _draw_cells(self) -> "Figure":
-        """A panel for each cell; those of a problem and partition are in rows of their own, if there are several."""
-        groups, cells, names = self._groups(), [cell for cell, _ in self.cells], []
+    def _draw_cells(self, kind: str) -> "Figure":
+        """A panel for each cell; those of a problem and partition are in rows or columns of their own, if there are several."""
+        groups, pairs, names = self._groups(), self.cells, []
         if max(map(len, groups)) == 1:
-            figure, axes = panel_list(len(cells), ceil(sqrt(len(cells))))
-            titles = [", ".join((cell.source, self._place(cell))).replace("_", "\N{NO-BREAK SPACE}") for cell in cells]
+            figure, axes = panel_list(len(pairs), ceil(sqrt(len(pairs))))
+            titles = [", ".join((cell.source, self._place(cell))).replace("_", "\N{NO-BREAK SPACE}") for cell, _ in pairs]
         else:
             sizes = [*map(len, groups)]
             columns = current().columns(max(sizes))
+            if len({*sizes}) == 1 and sizes[0] % columns and len(groups) == columns:  # no empty places
+                pairs, sizes = [group[i] for i in range(sizes[0]) for group in groups], [len(pairs)]
+                titles = [f"{self._row(cell)}, {cell.network_title}" for cell, _ in pairs]
+            else:
+                titles, names = [cell.network_title for cell, _ in pairs], [self._row(cell) for cell, _ in pairs]
             figure, axes = panel_rows(sizes, columns, height=4.2 if columns > 2 else 3.4)
-            titles, names = [cell.network_title for cell in cells], [self._row(cell) for cell in cells]
         styles = drawing.line_styles(_methods(self.cells))
-        for axis, (_, comparison) in zip(axes, self.cells, strict=True):
-            rows = self._drawn(comparison)
-            if self.study.figure == "curves":  # the legend is that of all cells
+        for axis, (_, comparison) in zip(axes, pairs, strict=True):
+            rows = _drawn(comparison, kind)
+            if kind == "curves":  # the legend is that of all cells
                 drawing.draw_curves(axis, rows.assign(eta=np.nan), AXES[self.study.x], comparison.metric, styles)
             else:
                 drawing.draw_stepsizes(axis, rows, comparison.metric, styles)
-        drawing.finish_panels(figure, axes, titles, [cell.problem for cell in cells], names)
+        order = [str(look["label"]) for look in styles.values()]
+        drawing.finish_panels(figure, axes, titles, [cell.problem for cell, _ in pairs], names, order)
         return figure
+
+
+def _drawn(comparison: Comparison, figure: str) -> pd.DataFrame:
+    return comparison.stepsizes() if figure == "stepsizes" else comparison.curves()
 
 
 def _names(rows: pd.DataFrame) -> list[str]:
@@ -232,25 +249,25 @@ def _chosen_by(cells: Cells) -> str:
     return f"Stepsizes were chosen by {' or '.join(chosen)}." if chosen else "Nothing was tuned."
 
 
-def _networks(cells: Cells) -> str:
-    """The weights, rounds and compression of each network; for one problem, also what a node sends."""
+def _networks(cells: Cells, sent: bool = True) -> str:
+    """The weights, rounds and compression of each network; for one problem, also what a node has `sent`."""
     facts: dict[str, str] = {}
     one_problem = len({cell.problem for cell, _ in cells}) == 1
     explained: set[str] = set()  # what graphs in turn are is said once
     own_links = _have_own_links(cells)
     for cell, comparison in cells:
-        settings, sent = cell.settings, comparison.sent()
+        settings, amounts = cell.settings, comparison.sent()
         graph = topology.make(cell.graph, settings["nodes"], settings["weights"])
         rounds = count_rounds(graph, settings["rounds"])
         parts = [
             cell.graph if cell.network else "",
-            f"weights {settings['weights']}" if settings["weights"] else "",
+            f"weights {graph.weighting}" if graph.weighting else "",
             graph.sequence if graph.name not in explained else "",
             f"{rounds} rounds" if rounds > 1 else "1 round",
             f"every {settings['every']} steps" if settings["every"] > 1 else "",
             settings["compress"] or "",
             CONDITIONS["drop"].format(settings["drop"]) if settings["drop"] else "",
-            f"{sent.min():.3g} to {sent.max():.3g} MB per node" if one_problem and len(sent) else "",
+            f"{amounts.min():.3g} to {amounts.max():.3g} MB per node" if sent and one_problem and len(amounts) else "",
             _link(settings["clock"]) if own_links else "",
         ]
         explained.add(graph.name)
@@ -302,10 +319,10 @@ def _marked(metric: str, row: Any, form: str) -> str:
     return " ".join([tables.with_spread(metric, row, form), *marks])
 
 
-def _methods(cells: Cells) -> list[tuple[str, str]]:
-    """The rules and schedules of these cells, in the order of the file."""
+def _methods(cells: Cells, lines: pd.DataFrame | None = None) -> list[tuple[str, str]]:
+    """The rules and schedules of these cells, or of these lines of them, in the order of the file."""
     order = [split_schedule(rule)[0] for rule in cells[0][0].settings["rules"]]
-    lines = pd.concat([comparison.choice for _, comparison in cells])
+    lines = pd.concat([comparison.choice for _, comparison in cells]) if lines is None else lines
     lines = lines.sort_values("rule", key=lambda rules: rules.map(order.index), kind="stable")
     return list(dict.fromkeys((str(row.rule), str(row.schedule)) for row in lines.itertuples()))
 

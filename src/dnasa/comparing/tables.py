@@ -64,8 +64,7 @@ def with_spread(metric: str, row: Any, form: str = "") -> str:
         return "-"
     scale, unit = (100, " %") if in_percent(metric) else (1, "")
     mean, spread = scale * float(row["mean"]), scale * float(row.spread)
-    own = ".2f" if unit else _form(mean, spread)
-    form = form if form and abs(mean) < PLAIN else own
+    form = ".2f" if unit else _coarser(form, mean, spread)
     return f"{mean:{form}}" + ("" if isnan(spread) else f" ± {spread:{form}}") + unit
 
 
@@ -74,6 +73,13 @@ def _form(mean: float, spread: float) -> str:
     size = spread if spread > ROUNDING * abs(mean) else abs(mean) / 100
     decimals = 1 - floor(log10(size)) if 0 < size < inf else 2
     return f".{max(0, decimals)}f" if -2 <= decimals <= 6 else ".3g"
+
+
+def _coarser(form: str, mean: float, spread: float) -> str:
+    """The format of a column, or that of a row with these numbers if it shows fewer digits."""
+    own = _form(mean, spread)
+    decimals = [int(each[1:-1]) if each.endswith("f") else 0 for each in (own, form or own)]
+    return own if not form or abs(mean) >= PLAIN or decimals[0] < decimals[1] else form
 
 
 def with_interval(metric: str, row: Any, form: str = ".3g") -> str:

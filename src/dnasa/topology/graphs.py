@@ -26,6 +26,7 @@ from dnasa.topology.weights import WEIGHTS, Weights, equal_shares, laplacian, la
 
 TOPOLOGIES: dict[str, Callable[..., Any]] = {}
 """Graphs by name: functions of the number of nodes and of `weights`. Add your own here."""
+IN_WORDS = {third: "1/3", equal_shares: "equal shares"}  # weights that are no option
 ARGUMENTS = 'Args:\n    n: The number of nodes.\n    weights: A name in `WEIGHTS`, or "lazy"; by default those of the graph.'
 
 
@@ -62,7 +63,8 @@ def _build(name: str, adjacency: Any, weights: str | None, default: Weights = la
     if default is equal_shares and weights is not None:
         raise InputError("A directed graph has weights of its own, equal shares: leave weights out.")
     rule: Weights = default if weights is None else choose("weights", weights, {**WEIGHTS, "lazy": lazy(default)})
-    return replace(from_matrix(rule(sp.csr_array(adjacency, dtype=np.float64)), name), parameters=parameters)
+    graph = from_matrix(rule(sp.csr_array(adjacency, dtype=np.float64)), name)
+    return replace(graph, parameters=parameters, weighting=weights or IN_WORDS.get(default, "laplacian"))
 
 
 def _powers_of_two(n: int) -> list[int]:

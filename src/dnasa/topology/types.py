@@ -34,6 +34,7 @@ class Topology:
         parameters: What defines the graph besides its name and its number of nodes, for titles, such as "p = 0.8, seed 0".
         remake: Makes the graph of fewer nodes when some are lost; None: the remaining edges stay.
         rounds: Mixing rounds per exchange where no other number is given.
+        weighting: How W follows from the graph, in words; empty where that is not known.
         nodes: The number of nodes.
         sparse: W as a SciPy CSR matrix.
     """
@@ -43,6 +44,7 @@ class Topology:
     parameters: str = ""
     remake: "Callable[[int], Topology] | None" = None
     rounds: int = 1
+    weighting: str = ""
 
     def __repr__(self) -> str:
         name = f"{self.name} ({self.parameters})" if self.parameters else self.name
