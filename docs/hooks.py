@@ -14,6 +14,7 @@ from typing import Any
 
 import nbformat
 import numpy as np
+import pandas as pd
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -21,14 +22,12 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 
-from dnasa import topology
+from dnasa.cli import graphs
 from dnasa.comparing import budgets, study_file
 from dnasa.comparing.study_report import StudyReport
 from dnasa.core import Messages, Needs, leaves
 from dnasa.engine import simulate
-from dnasa.networks.simulated import suits_all_reduce
 from dnasa.rules import RULES, registry
-from dnasa.topology.weights import laplacian, lazy
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -76,8 +75,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
         for place, made in (("the table of methods is", methods_table()), ("the equations are", equations())):
             markdown = markdown.replace(f"<!-- {place} made from the rules -->", made)
     if here == "graphs.md":
-        for place, made in (("weights", weights_table()), ("graphs", graphs_table())):
-            markdown = markdown.replace(f"<!-- the table of {place} is made from the code -->", made)
+        for place, made in (("weights", graphs.weight_table()), ("graphs", graphs.graph_table())):
+            markdown = markdown.replace(f"<!-- the table of {place} is made from the code -->", in_markdown(made))
     if here == "leaderboard.md":
         markdown = markdown.replace("<!-- the leaderboard is made from results/leaderboard -->", leaderboard())
     if here == "how-it-works.md":
@@ -115,11 +114,18 @@ def rules() -> str:
 def methods_table() -> str:
     """What each rule sends and holds, as counted in its steps."""
     header = ("rule", "method", "stepsize", "sent", "exchanges", "gradients", "state", "W", "hidden")
-    rows = [header, ("---",) * len(header)]
+    rows: list[Any] = []
     for name, method in RULES.items():
         anchor = re.sub(r"[^\w\- ]", "", method.title.lower()).replace(" ", "-")
-        rows.append((f"`{name}`", f"[{method.title}](#{anchor})", "yes" if method.needs_eta else "none", *facts(name)))
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        rows.append((name, f"[{method.title}](#{anchor})", "yes" if method.needs_eta else "none", *facts(name)))
+    return in_markdown(pd.DataFrame(rows, columns=header))
+
+
+def in_markdown(table: pd.DataFrame) -> str:
+    """A table whose first column has names."""
+    names, *others = ([str(cell) for cell in table[name]] for name in table)
+    rows = zip([f"`{name}`" for name in names], *others, strict=True)
+    return "\n".join(f"| {' | '.join(row)} |" for row in ([*table], ["---"] * len([*table]), *rows))
 
 
 def leaderboard() -> str:
@@ -129,33 +135,6 @@ def leaderboard() -> str:
     board = StudyReport(study, budgets.by_place(rows, study.cells), []).board()
     cells = [[f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row] for row in board.itertuples(index=False)]
     return "\n".join(f"| {' | '.join(row)} |" for row in ([*board], ["---"] * len([*board]), *cells))
-
-
-def weights_table() -> str:
-    """The weights by name, with rho on three graphs of 8 nodes."""
-    rows: list[tuple[str, ...]] = [("weights", "W", "rho: path", "ring", "star"), ("---",) * 5]
-    for name, weights in (topology.WEIGHTS | {"lazy": lazy(laplacian)}).items():
-        rhos = [f"{topology.make(graph, 8, name).rho:.3f}" for graph in ("path", "ring", "star")]
-        rows.append((f"`{name}`", first_sentence(weights if name != "lazy" else lazy), *rhos))
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def graphs_table() -> str:
-    """The graphs by name: what a node sends, and rho, of 8 nodes."""
-    rows: list[tuple[str, ...]] = [("graph", "edges", "messages of a node", "rho, 8 nodes", "default weights"), ("---",) * 5]
-    for name, make in topology.TOPOLOGIES.items():
-        graph = make(8)
-        messages = 2 * (8 - 1) if suits_all_reduce(graph, None) else graph.messages * graph.rounds
-        sent = f"{messages / 8:g}" + (f" in {graph.rounds} rounds" if graph.rounds > 1 else "")
-        rho = f"{graph.rho:.3f}" + (f" after {graph.period} rounds" if graph.period > 1 else "")
-        own = {"ring": "1/3", "exact": "1/2 for each of two partners"}
-        default = "equal shares" if graph.directed else own.get(name, "laplacian")
-        rows.append((f"`{name}`", first_sentence(make), sent, rho, default))
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def first_sentence(function: Any) -> str:
-    return (inspect.getdoc(function) or "").partition("\n")[0]
 
 
 def facts(name: str, period: int = 20, d: int = 40_000) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from launching import PATIENCE
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
-from dnasa import cli, pages
+from dnasa import cli, pages, topology
 from dnasa.channels.compressed import COMPRESSIONS
 from dnasa.cli import options
 from dnasa.data import DATASETS
@@ -24,7 +24,6 @@ from dnasa.reproduce import FIGURES
 from dnasa.rules.registry import BUILT_IN
 from dnasa.tasks import models
 from dnasa.tasks.sources import PROBLEMS
-from dnasa.topology import TOPOLOGIES
 
 
 def start(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -85,6 +84,9 @@ def test_topology_prints_and_draws(tmp_path: Path) -> None:
     assert "0.804738" in done.stdout
     assert "0.333" in done.stdout
     assert "<svg" in (tmp_path / "ring.svg").read_text()
+    listed = succeed("topology").stdout
+    assert all(name in listed for name in (*topology.TOPOLOGIES, *topology.WEIGHTS))
+    assert "name it" in refused("topology", "--plot", tmp_path / "a.png")
 
 
 def test_every_option_has_help() -> None:
@@ -104,7 +106,11 @@ def test_the_help_names_the_models_and_data_that_there_are() -> None:
 
 @pytest.mark.parametrize(
     ("command", "names"),
-    [("train", {*TOPOLOGIES, *COMPRESSIONS, *BUILT_IN, *PROBLEMS}), ("topology", {*TOPOLOGIES}), ("reproduce", {*FIGURES})],
+    [
+        ("train", {*topology.TOPOLOGIES, *COMPRESSIONS, *BUILT_IN, *PROBLEMS}),
+        ("topology", {*topology.TOPOLOGIES}),
+        ("reproduce", {*FIGURES}),
+    ],
 )
 def test_the_help_of_a_command_has_all_names_of_the_registries(command: str, names: set[str]) -> None:
     shown = CliRunner().invoke(cli.app, [command, "--help"], terminal_width=10_000).stdout

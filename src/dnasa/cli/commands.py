@@ -186,16 +186,23 @@ def reproduce(
 @app.command("topology")
 @takes("nodes", "weights", "plugin", "style")
 def show_topology(
-    name: Annotated[str, typer.Argument(help=f"The graph: {GRAPHS}.")],
-    options: Options,
+    name: Annotated[str | None, typer.Argument(help=f"The graph: {GRAPHS}.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the graph to this file (.png, .svg, .pdf).")] = None,
+    *,
+    options: Options,
 ) -> None:
-    """Show a graph: nodes, edges, degrees, rho, its weights when small, and with --plot a drawing."""
+    """List the graphs and weights, or show a graph: edges, degrees, rho, W when small, and with --plot a drawing."""
     import numpy as np
 
+    from dnasa.cli import graphs
     from dnasa.topology import make
 
     plugins.load(options.plugin)
+    if name is None:
+        if plot:
+            raise InputError("--plot draws one graph: name it, as in `dnasa topology ring --plot ring.png`.")
+        print_table(graphs.graph_table(), f"Graphs of {graphs.NODES} nodes")
+        return print_table(graphs.weight_table(), f"--weights, and rho of {graphs.NODES} nodes")
     graph = make(name, options.nodes, options.weights)
     if plot:
         from dnasa.comparing.drawn_graphs import figure_of_topology
@@ -206,7 +213,7 @@ def show_topology(
             raise InputError(f"A drawing of {graph.nodes:,} nodes shows nothing: use at most 2,000 with --plot.")
         with drawn_in(options.style):
             save_figure(figure_of_topology(graph), plot)
-    print_table(rendering.graph_rows(graph), name)
+    print_table(graphs.graph_rows(graph), name)
     for t, each in enumerate(graph.each if graph.nodes <= 16 else ()):
         if each is not graph:
             print_line(f"W of step {t}:")

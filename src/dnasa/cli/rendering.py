@@ -158,25 +158,6 @@ def graph_title(graph: "Topology") -> str:
     return f"{graph.name} ({', '.join(filter(None, (graph.parameters, graph.mixing)))})"
 
 
-def graph_rows(graph: "Topology") -> dict[str, str]:
-    """What `dnasa topology` prints. The eigenvalues of a directed graph are complex numbers; rho is a modulus."""
-    from dnasa.topology.types import count, extent
-
-    rows = {"nodes": f"{graph.nodes:,}"}
-    if graph.parameters:
-        rows["parameters"] = graph.parameters
-    if graph.period > 1:
-        rows["graphs in turn"] = f"{graph.period}; edges and degrees are averages, rho is the contraction of a period, per step"
-    if graph.directed:
-        rows |= {"directed edges": f"{graph.messages:,}", "nodes received from": extent(graph.degrees)}
-        rows |= {"weights": "columns sum to 1: for rules for directed graphs, such as sgp and push_dsgt"}
-    else:
-        rows |= {"edges": count(graph.degrees.sum() / 2), "degrees": extent(graph.degrees)}
-        rows |= {"weights": graph.weighting} if graph.weighting else {}
-        rows |= {f"smallest eigenvalue of {'any ' * (graph.period > 1)}W": f"{round(graph.smallest_eigenvalue, 9) + 0:.6g}"}
-    return rows | {"rho": f"{graph.rho:.6g}"}
-
-
 def print_lost_nodes(settings: Mapping[str, Any], sites: Sequence[str] = ()) -> None:
     for loss in settings.get("lost", []):
         nodes = node_names(sites, loss["nodes"])

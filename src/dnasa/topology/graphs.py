@@ -26,7 +26,7 @@ from dnasa.topology.weights import WEIGHTS, Weights, equal_shares, laplacian, la
 
 TOPOLOGIES: dict[str, Callable[..., Any]] = {}
 """Graphs by name: functions of the number of nodes and of `weights`. Add your own here."""
-IN_WORDS = {third: "1/3", equal_shares: "equal shares"}  # weights that are no option
+IN_WORDS: dict[Weights, str] = {third: "1/3", equal_shares: "equal shares"}  # weights that are no option
 ARGUMENTS = 'Args:\n    n: The number of nodes.\n    weights: A name in `WEIGHTS`, or "lazy"; by default those of the graph.'
 
 
