@@ -81,6 +81,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         if name is None:
             name, weights = topology.graphs.default_name(self.nodes_, [example(self.rule)])
         graph = topology.make(name, self.nodes_, weights)
+        is_linear = self.model == "linear"
         result = solve(
             problem,
             graph,
@@ -90,8 +91,8 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
             seed=seed,
             weight_decay=self.weight_decay,
             node_weights=node_weights,
-            evaluate=None if stops_early else self.steps,
-            record=Record(patience=PATIENCE) if stops_early else Record(),
+            evaluate=None if stops_early or is_linear else self.steps,
+            record=Record(patience=PATIENCE if stops_early else None, average=is_linear),
             progress=False,
         )
         if result.runs.diverged.notna().any():

@@ -2,7 +2,9 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,19 +90,21 @@ def test_few_validation_rows_of_the_rarer_class_are_told(tmp_path: Path) -> None
     assert not warning_of(many)
 
 
-def test_an_interrupted_run_resumes_with_its_best_model(tmp_path: Path) -> None:
-    whole = solved(folder=tmp_path / "whole", record=dnasa.Record(patience=4, checkpoint_every=5))
+@pytest.mark.parametrize("kept", [{"patience": 4}, {"average": True}], ids=lambda kept: next(iter(kept)))
+def test_an_interrupted_run_resumes_with_its_best_model(kept: dict[str, Any], tmp_path: Path) -> None:
+    whole = solved(folder=tmp_path / "whole", record=dnasa.Record(checkpoint_every=5, **kept))
     steps = whole.history.step
     best, last = int(whole.final().step[0]), int(steps.iloc[-1])
-    assert best < last - 10
+    assert best < last - 10 if "patience" in kept else best == last == 150
+    assert (np.asarray(whole.x) != np.asarray(solved(record=dnasa.Record()).x)).any()
 
     def fail(evaluation: Evaluation) -> None:
         if evaluation.step == last - 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        solved(folder=tmp_path / "part", record=dnasa.Record(patience=4, checkpoint_every=5, callback=fail))
-    resumed = solved(folder=tmp_path / "part", record=dnasa.Record(patience=4, checkpoint_every=5), resume=True)
+        solved(folder=tmp_path / "part", record=dnasa.Record(checkpoint_every=5, callback=fail, **kept))
+    resumed = solved(folder=tmp_path / "part", record=dnasa.Record(checkpoint_every=5, **kept), resume=True)
     assert (np.asarray(resumed.x) == np.asarray(whole.x)).all()
     assert list(resumed.history.step) == list(steps)
     assert list(resumed.history.improved) == list(whole.history.improved)
@@ -129,6 +133,9 @@ def test_own_tables_stop_early_by_default_and_nothing_else_does(tmp_path: Path) 
     assert patience_of(small, target="y", model="linear") == PATIENCE, "about 3 rows of the rarer class for each input"
     large = table(tmp_path / "large.csv", 700)
     assert patience_of(large, target="y", model="linear") is None, "about 14"
+    linear = SourceOptions(data=str(large), target="y", nodes=2, steps=200, model="linear")
+    assert make_source(linear, range(2), validate=False).average
+    assert not make_source(replace(linear, early_stopping=False), range(2), validate=False).average
     assert patience_of(large, target="y", model="linear", early_stopping=True) == PATIENCE
     assert patience_of(small, target="y", steps=11) == PATIENCE  # 5.5 passes over 128 rows
     assert patience_of(small, target="y", steps=10) is None

@@ -117,7 +117,7 @@ def prepare(
     def load(network: "Network") -> tuple["Source", dict[str, Any]]:
         chosen, nodes, allgather_text = told(begun, network)
         source = make_source(chosen, nodes, validate, allgather_text)
-        recorded = replace(record, patience=source.patience)
+        recorded = replace(record, patience=source.patience, average=source.average)
         return source, shared | {"network": network, "evaluate": source.evaluate, "record": recorded}
 
     warned = list[str]()

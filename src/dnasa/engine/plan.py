@@ -332,13 +332,13 @@ def _checksum(texts: list[Any]) -> str:
 def _eval_steps(options: RunOptions, steps: int, batch: int, rows: np.ndarray | None) -> set[int]:
     """The steps to evaluate at: by default 50, down to 5 where passes over the data cost more than half of the training.
 
-    To stop early, at each pass over the data, 20 to 200 times.
+    To stop early or to average, at each pass over the data, 20 to 200 times.
     """
     evaluate: Any = options.evaluate
     if evaluate is None:
         passes = np.inf if rows is None else steps * batch / rows.mean()
         count = max(5, min(50, passes / 2))
-        if options.record.patience is not None:
+        if options.record.averages:
             count = max(20, min(200, passes))
         return {*evenly(steps, int(count))}
     if np.ndim(evaluate) == 0:
@@ -381,6 +381,7 @@ def run_settings(problem: Problem, plan: Plan, options: RunOptions) -> dict[str,
         "late": messages.late,
         "evaluate": f"{len(eval_steps)} up to {eval_steps[-1]}, {crc32(str(eval_steps).encode()):08x}",
         "patience": options.record.patience,
+        **({"average": True} if options.record.average else {}),
         "loss_scale": problem.loss_scale,
         "node_weights": None if plan.node_weights is None else plan.node_weights.tolist(),
         "start": f"{crc32(start):08x}",

@@ -57,9 +57,7 @@ class Run:
         self.last_step = min(plan.steps, plan.network.processes.last_step or plan.steps)
         self.snapshots = [_first_snapshot(group, x) for group, x in zip(plan.groups, plan.x, strict=True)]
         self.timeline = Timeline()
-        self.recorder = Recorder(
-            problem, plan.network, plan.groups, plan.seeds, plan.node_weights, plan.epoch, options.record.patience
-        )
+        self.recorder = Recorder(problem, plan.network, plan.groups, plan.seeds, plan.node_weights, plan.epoch, options.record)
         self.scale = self._gradient_scale()
         self.worsening = Worsening(plan.start_given, problem.baseline, plan.steps)
         self.settings = run_settings(problem, plan, options)
@@ -230,7 +228,7 @@ class Run:
         self.bar.show(t, evaluation.rows)
         self.session.record(self.recorder, t)
         self.timeline.add("evaluation", began)
-        if self.network.processes.writes and self.record.patience is None:  # early stopping keeps the best model
+        if self.network.processes.writes and not self.record.averages:  # early stopping keeps the best model
             self.worsening.check(self.recorder.rows[: len(evaluation.rows)], evaluation.rows)
         return self._stops(evaluation)
 

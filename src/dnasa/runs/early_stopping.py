@@ -16,10 +16,10 @@ class EarlyStopping:
     """The average of each run's answers, the best one so far, and how many evaluations ago that was.
 
     An answer is the best so far if its loss is at most 1 % above the smallest. Each run stops by itself: once it has none for
-    `patience` evaluations, its best answer stays.
+    `patience` evaluations, its best answer stays. Without a patience, the last average is the best.
     """
 
-    def __init__(self, patience: int, runs: int):
+    def __init__(self, patience: int | None, runs: int):
         self.patience = patience
         self.runs = runs
         self.average: Array | None = None  # (variants, seeds, k, d), as the best
@@ -30,7 +30,7 @@ class EarlyStopping:
 
     @property
     def stops(self) -> bool:
-        return bool((self.waited >= self.patience).all())
+        return self.patience is not None and bool((self.waited >= self.patience).all())
 
     def averaged(self, answers: Array, t: int) -> Array:
         """The average with these answers; the starting point does not belong to it."""
@@ -43,6 +43,8 @@ class EarlyStopping:
 
     def improved(self, rows: Sequence[dict[str, Any]]) -> list[int]:
         """For each run 1 if this evaluation is its best, else 0."""
+        if self.patience is None:
+            return [1] * len(rows)
         losses = np.array([row[LOSS] for row in rows], float)
         is_best = losses <= self.losses + TOLERANCE * np.abs(self.losses)
         return [int(flag) for flag in is_best & (self.waited < self.patience)]
@@ -50,7 +52,7 @@ class EarlyStopping:
     def update(self, rows: Sequence[dict[str, Any]], answers: Array | None = None) -> None:
         """Count an evaluation whose rows say which runs improved; keep their answers."""
         flags = np.array([row["improved"] == 1 for row in rows])
-        self.losses = np.where(flags, np.minimum(self.losses, [row[LOSS] for row in rows]), self.losses)
+        self.losses = np.where(flags, np.minimum(self.losses, [row.get(LOSS, np.inf) for row in rows]), self.losses)
         self.waited = np.where(flags, 0, self.waited + 1)
         if answers is None:
             return

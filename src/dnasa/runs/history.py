@@ -42,6 +42,7 @@ class Record:
         callback: Called with an `Evaluation` at every evaluation, in the first process. The run stops when it returns true.
         patience: Stop early: a run stops when its loss on the validation rows was more than 1 % above the smallest for so many
             evaluations. What is evaluated is then the average of the evaluated answers, and the result is the last before them.
+        average: The same average is evaluated and is the result, without stopping and without validation rows.
         checkpoint_every: The number of steps between checkpoints.
 
     Example:
@@ -53,7 +54,12 @@ class Record:
 
     callback: Callable[[Evaluation], Any] | None = None
     patience: int | None = None
+    average: bool = False
     checkpoint_every: int | None = None
+
+    @property
+    def averages(self) -> bool:
+        return self.average or self.patience is not None
 
 
 class Recorder:
@@ -67,7 +73,7 @@ class Recorder:
         seeds: Sequence[int],
         node_weights: np.ndarray | None,
         epoch: float | None,
-        patience: int | None = None,
+        record: Record,
     ):
         self.problem = problem
         self.network = network
@@ -81,7 +87,7 @@ class Recorder:
         self.divergence = Divergence(network, len(self.variants), len(seeds))
         self.rows: list[dict[str, Any]] = []
         runs = len(self.variants) * len(seeds)
-        self.early_stopping = None if patience is None else EarlyStopping(patience, runs)
+        self.early_stopping = EarlyStopping(record.patience, runs) if record.averages else None
         self.statistics: Array | None = None  # of the last evaluation
         self.started = time.perf_counter()
         self.eval_seconds = 0.0

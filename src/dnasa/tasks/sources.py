@@ -34,6 +34,7 @@ CURVE_POINTS = 50
 SMALL, MORE_POINTS = 10_000, 100  # rows and points: up to so many rows, evaluations cost little compared to steps
 PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^2 on a table of 4,000 rows
 FEW_EVENTS = 20  # validation rows of the rarer classes
+LINEAR = "a linear model on enough rows needs none"  # why it does not stop early
 ENOUGH_LINEAR = 5  # training rows of the rarer classes for each input, from which on a linear model does not overfit much
 ENOUGH_ROWS, FEW_PASSES = 100, 5  # of a table, to stop early by default
 EARLY_STOPPING = "Early stopping is on: a tenth of the training rows is held out, and the best model on them is kept."
@@ -100,6 +101,7 @@ class Source(NamedTuple):
     model: str = ""
     rows: Dataset | None = None
     patience: int | None = None
+    average: bool = False
 
     @property
     def sites(self) -> list[str]:
@@ -158,8 +160,10 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
     description = " ".join([about, *preparation(rows)])
     if not validate or early:
         description += f"\nEarly stopping is off: {off}." if off else f"\n{EARLY_STOPPING}"
+    average = off == LINEAR
+    description += " The model is the running average of the iterates." * average
     evaluate = curve if options.evaluate is None else options.evaluate
-    return Source(task, evaluate, description, model, rows, patience=PATIENCE if early else None)
+    return Source(task, evaluate, description, model, rows, PATIENCE if early else None, average)
 
 
 def load_rows(options: SourceOptions, local_nodes: range, allgather_text: Allgather = alone) -> tuple[Dataset, Shards]:
@@ -228,7 +232,7 @@ def why_not_early(options: SourceOptions, rows: Dataset, model: str) -> str:
     if short := too_short_to_stop(counts, options.samples // options.nodes):
         return short
     is_safe = model == "linear" and rows.informative >= ENOUGH_LINEAR * rows.inputs.shape[1]
-    return "a linear model on enough rows needs none" if is_safe else ""
+    return LINEAR if is_safe else ""
 
 
 def few_events(rows: Dataset) -> str:
