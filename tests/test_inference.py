@@ -19,7 +19,9 @@ import dnasa
 from dnasa.cli import app
 from dnasa.communication import Network
 from dnasa.core import InputError
+from dnasa.data.agreement import unclear_event
 from dnasa.data.ledger import Ledger
+from dnasa.data.recoding import as_recode
 from dnasa.inference import Fit, fit
 from dnasa.networks import dry_run
 from dnasa.pages import regression
@@ -73,6 +75,8 @@ def test_estimates_are_those_of_all_rows_in_one_place(kind: str) -> None:
     np.testing.assert_allclose(table.filter(regex="coefficient_"), intervals, rtol=2e-5)
     for name, expected in {"coefficient": twin.params, "standard_error": twin.bse, "p": twin.pvalues}.items():
         np.testing.assert_allclose(table[name], np.asarray(expected)[slopes], rtol=2e-5, err_msg=name)
+    if kind in ("logistic", "cox"):
+        assert f"Log likelihood {twin.llf:.2f}, AIC {2 * (len(twin.params) - twin.llf):.2f}." in found.notes
     if kind != "linear":
         np.testing.assert_allclose(table[found.ratio.replace(" ", "_")], np.exp(table.coefficient))
 
@@ -145,6 +149,20 @@ def test_a_target_with_a_third_value_gets_the_remedy_that_works() -> None:
         assert fit("logistic", wrong, "died", recode=recode).title.startswith("Logistic regression of died")
     with pytest.raises(InputError, match=r"must have two values, event or not, and has \d+: fit linear, or map them to two"):
         fit("logistic", frames, "age")
+
+
+def test_the_event_is_asked_for_where_words_do_not_say_it() -> None:
+    frames = {name: frame[["age", "dose", "died"]].dropna() for name, frame in hospitals().items()}
+    words = {name: frame.replace({"died": {"no": "survived", "yes": "died"}}) for name, frame in frames.items()}
+    with pytest.raises(
+        InputError, match=r"Which value of column 'died' is the event\? --labels died=0,survived=1 makes survived"
+    ):
+        fit("cox", words, "died", time="age")
+    named = fit("logistic", words, "died", recode=as_recode(None, "survived=0,died=1"))
+    pd.testing.assert_frame_equal(named.table, fit("logistic", frames, "died").table)
+    assert "Events, to the nearest 5 at each site: bonn" in " ".join(named.notes)
+    pairs = {("no", "yes"): True, ("Alive", "Dead"): True, ("ja", "nein"): False, ("a", "b"): False, (0, 1): True}
+    assert {pair: not unclear_event(pair) for pair in pairs} == pairs
 
 
 @pytest.mark.parametrize("nodes", [2, 3])

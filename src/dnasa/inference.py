@@ -82,9 +82,9 @@ class Fit(NamedTuple):
             mean, width = table.random_effects, 1.96 * table.random_effects_standard_error
             ends = interval(mean - width, mean + width)
             texts["random effects"] = [f"{decimals(x)} ({both})" for x, both in zip(scaled(mean), ends, strict=True)]
-            texts["I2"] = [f"{share:.0f} %" for share in table.i2_percent]
+            texts["I2 (p)"] = [f"{share:.0f} % ({p:.2f})" for share, p in zip(table.i2_percent, table.q_p, strict=True)]
             texts["without one site"] = interval(table.without_one_site_low, table.without_one_site_high)
-        return texts.replace({"nan (nan to nan)": "-", "nan to nan": "-", "nan %": "-"})  # too few sites have an estimate
+        return texts.replace({"nan (nan to nan)": "-", "nan to nan": "-", "nan % (nan)": "-"})  # too few sites have an estimate
 
 
 def decimals(x: float) -> str:
@@ -221,6 +221,11 @@ def _check_two(kind: str, labels: pd.Series, min_count: int) -> None:
             f"Column '{labels.name}' must have two values, event or not, and has {len(counts):,}: {remedy}",
             "a target with more than two values",
         )
+    if not is_number and kind in ("logistic", "cox") and (remedy := agreement.unclear_event(sorted(counts.index))):
+        raise InputError(
+            f"Which value of column '{labels.name}' is the event? {remedy}.",
+            "a target whose labels do not say which is the event",
+        )
 
 
 def _too_few(what: str, rows: int, target: str, min_count: int) -> InputError:
@@ -307,6 +312,10 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
         for each in tables
         if each.left_out
     ]
+    if classes:
+        few = ", ".join(f"{each.name} {each.target.rows_of_classes.get(classes[1], 0):,}" for each in summaries)
+        notes += [f"Events, to the nearest {min_count} at each site: {few}."] * (len(counts) > 1)
+        notes += [f"Log likelihood {found.value:.2f}, AIC {2 * (d - found.value):.2f}."] * (not lost)
     for site, lacks in by_site[by_site.coefficient.isna()].groupby("site", sort=False) if len(by_site) else ():
         inputs = ", ".join(lacks.input)
         notes.append(f"Random effects and I2 of {inputs} are those without {site}, whose rows alone give no estimate.")

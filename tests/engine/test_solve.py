@@ -540,6 +540,9 @@ def test_a_run_that_ends_with_a_larger_loss_than_it_began_with_warns() -> None:
     problem = dnasa.problems.Custom(lambda x, node, rng: 2 * x, start=np.ones(2), loss=lambda x, node: float(x @ x))
     with pytest.warns(UserWarning, match=r"dsgd: the train loss is .* at step 20, 2 at the start. Try .* or the rule dnasa"):
         dnasa.solve(problem, topology.ring(4), "dsgd:constant", eta=1.1, steps=20, evaluate=5, progress=False)
+    wrong = dnasa.problems.Custom(lambda x, node, rng: -2 * x, start=np.ones(2), loss=lambda x, node: float(x @ x))
+    with pytest.warns(UserWarning, match=r"dnasa: the train loss is .* Are the gradients those of the loss\?"):
+        dnasa.solve(wrong, topology.ring(4), "dnasa", steps=20, progress=False)
 
 
 def test_a_model_that_comes_trained_and_gets_worse_warns_at_the_end() -> None:

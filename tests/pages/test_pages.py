@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -96,6 +97,8 @@ def test_the_cohort_says_what_is_missing_or_too_few(tmp_path: Path) -> None:
     assert datasets.cohort(rows).iloc[2, 0] == "a, mean (deviation)", "the target of a regression"
     tex = (tmp_path / "run" / "report.tex").read_text()
     assert r"caption{Cohort.}" in tex
+    assert only(tmp_path / "run")["settings"]["dnasa"] == version("dnasa")
+    assert {"begun"} < {*only(tmp_path / "run")["settings"]}
     assert r"& $<$5 &" in tex
 
 

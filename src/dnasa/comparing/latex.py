@@ -149,7 +149,7 @@ def text(words: str) -> str:
     """Text with LaTeX's signs escaped; ±, R² and minus signs of numbers in math."""
     words = re.sub(rf"\b({'|'.join(NAMES)})\b", lambda match: NAMES[match[1]], words)
     escaped = "".join(SIGNS.get(sign, sign) for sign in words)
-    escaped = escaped.replace("±", r"$\pm$").replace("R²", "$R^2$").replace(r" \%", r"~\%")
+    escaped = escaped.replace("±", r"$\pm$").replace("R²", "$R^2$").replace("I2 (", "$I^2$ (").replace(r" \%", r"~\%")
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)
 
 

@@ -3,6 +3,7 @@
 All sites come to the same result. Messages name sites and columns, and never quote a text of a table.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
@@ -17,12 +18,25 @@ from dnasa.data.encoding import are_positions
 from dnasa.data.summaries import Column, Moments, Summary
 
 LABELS = "with --labels no=0,yes=1, which maps labels and names the classes, or site by site with --recode"
+EVENTS = {*"yes y true t ja j oui positive pos event case dead died deceased present malignant ill sick".split()}
+OTHERS = {*"no n false f nein non negative neg none control alive survived absent benign healthy".split()}
 FAR = 2.5  # standard deviations
 SURPRISING = 10  # rows: a constant column of which so many should differ
 CLOSE = 0.2  # shares of a class
 FOREIGN = 0.9  # the share of rows whose categories no other site has
 OUTLYING = 100  # times the deviation of the others
 SCALE = 10  # a factor up to which sites do not differ
+
+
+def unclear_event(classes: Sequence[Any]) -> str:
+    """How to name the event, which is the second of two classes, where their words do not say that it is; else empty."""
+    if len(classes) != 2 or not all(isinstance(name, str) for name in classes):
+        return ""
+    first, second = (name.lower() for name in classes)
+    if (second in EVENTS or first in OTHERS) and first not in EVENTS and second not in OTHERS:
+        return ""
+    one, other = (shlex.quote(f"{each}=0,{name}=1") for each, name in (classes, classes[::-1]))
+    return f"--labels {one} makes {classes[1]:.40} the event, --labels {other} makes {classes[0]:.40}"
 
 
 def aligned(summaries: Sequence[Summary]) -> list[Summary]:

@@ -168,6 +168,7 @@ def shown_settings(run: RunFolder, options: Mapping[str, Any]) -> dict[str, str]
     """The options that were given, and in any case the model, its parameters, the batch and the seed."""
     always = {"model": (_stored(run.path, "model.json") or {}).get("model"), "seed": options.get("seed")}
     always |= {name: run.settings.get(name) for name in ("parameters", "batch")}
+    always |= {"dnasa": run.config.get("versions", {}).get("dnasa"), "begun": next(iter(_log_lines(run.path)), "")[:16] or None}
     shown = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False, [])}
     shown |= {name: value for name, value in always.items() if value is not None}
     return {text(name): text(as_words(value)) for name, value in shown.items()}

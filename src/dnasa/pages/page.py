@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -47,6 +48,9 @@ def render(contents: dict[str, Any]) -> str:
     )
 
 
+WIDE = 3  # columns with intervals beside each other in LaTeX
+
+
 def files_of_report(folder: Path, threshold: float | None = None) -> dict[str, bytes]:
     """The page, by its ending; of a run with a tested model also all its results as CSV, and its tables in LaTeX."""
     written = {".html": render(read(folder, threshold)).encode()}
@@ -57,14 +61,24 @@ def files_of_report(folder: Path, threshold: float | None = None) -> dict[str, b
             sites = RunFolder(folder, resume=True).sites
             written[".csv"] = as_csv(results.numbers(measured, sites, threshold)).encode()
             frames = tables(folder, measured, sites, threshold)
-            written[".tex"] = "\n".join(_latex(title, frame) for title, frame in frames.items()).encode()
+            written[".tex"] = "\n".join(part for title, frame in frames.items() for part in _latex(title, frame)).encode()
     return written
 
 
-def _latex(title: str, frame: "pd.DataFrame") -> str:
+def _latex(title: str, frame: "pd.DataFrame") -> Iterator[str]:
+    """The table, its columns with intervals a few at a time: more would be too small to read."""
+    first, *others = frame.columns
+    size = WIDE if title.startswith("Results") else len(others)
+    for begin in range(0, len(others), size):
+        part = f" {begin // size + 1}" if len(others) > size else ""
+        yield _latex_part(title, part, frame[[first, *others[begin : begin + size]]])
+
+
+def _latex_part(title: str, part: str, frame: "pd.DataFrame") -> str:
     columns = {latex.text(str(name)): [latex.text(str(value)).replace("<", "$<$") for value in frame[name]] for name in frame}
     brackets = "" if title in ("Training rows", "Cohort", "Confusion matrix") else " In brackets: 95\\,\\% intervals."
-    return latex.table(columns, f"{latex.text(title)}.{brackets}", title.split()[0].lower())
+    words = title + (f", part{part}" if part else "")
+    return latex.table(columns, f"{latex.text(words)}.{brackets}", f"{title.split()[0].lower()}{part}")
 
 
 def _static(name: str) -> str:

@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 from dnasa.problems.metrics import larger_is_better
+from dnasa.rules.registry import DEFAULT_RULE
 
 TOLERANCE = 0.02  # of accuracy or R^2 lost since the start; for a loss, relative to that at the start
 METRICS = ("test_accuracy", "test_r2", "test_loss", "train_loss")  # the first that is measured decides
@@ -30,12 +31,15 @@ class Worsening:
             if not self.warned and is_worse(metric, old, new):
                 self.warned = True
                 what = f"{row['rule']}: the {metric.replace('_', ' ')} is {new:.4g} at step {t}, {old:.4g} at the start."
-                remedy = (
-                    "the rule dnasa, which needs none"
-                    if metric == "train_loss"
-                    else "early stopping, which keeps the best model"
-                )
-                warnings.warn(f"{what} Try a smaller stepsize or {remedy}.", stacklevel=8)
+                is_loss = metric == "train_loss"
+                remedies = {
+                    "a smaller stepsize": row["eta"] is not None,
+                    "the rule dnasa, which needs none": is_loss and row["rule"] != DEFAULT_RULE,
+                    "early stopping, which keeps the best model": not is_loss,
+                }
+                known = " or ".join(words for words, applies in remedies.items() if applies)
+                remedy = f"Try {known}." if known else "Are the gradients those of the loss?"
+                warnings.warn(f"{what} {remedy}", stacklevel=8)
 
     def _is_checked(self, metric: str, starts: Rows, t: int) -> bool:
         if metric == "train_loss":

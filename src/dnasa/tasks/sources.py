@@ -13,7 +13,7 @@ from dnasa import data
 from dnasa.checks import choose, whole
 from dnasa.core import InputError, size
 from dnasa.data import DATASETS, Dataset
-from dnasa.data.agreement import aligned
+from dnasa.data.agreement import aligned, unclear_event
 from dnasa.data.columns import MISSING
 from dnasa.data.ledger import Ledger
 from dnasa.data.partitions import BY_NODE, Shards, hold_out_of_each, tenth
@@ -134,6 +134,8 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
     model = options.model or models.default(rows)
     off = "comparisons run to the end" if validate and not options.early_stopping else why_not_early(options, rows, model)
     early = not off
+    if options.data not in DATASETS and rows.encoding and (remedy := unclear_event(rows.encoding.classes)):
+        rows = rows._replace(warnings=(*rows.warnings, f"The event is {rows.encoding.classes[1]:.40}: {remedy}."))
     if early and model != "linear" and (warning := few_events(rows)):
         rows = rows._replace(warnings=(*rows.warnings, warning))
     parts, validation = divide(options, rows, shards, (validate or early) and can_validate(rows))
