@@ -316,9 +316,9 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
         few = ", ".join(f"{each.name} {each.target.rows_of_classes.get(classes[1], 0):,}" for each in summaries)
         notes += [f"Events, to the nearest {min_count} at each site: {few}."] * (len(counts) > 1)
         notes += [f"Log likelihood {found.value:.2f}, AIC {2 * (d - found.value):.2f}."] * (not lost)
-    for site, lacks in by_site[by_site.coefficient.isna()].groupby("site", sort=False) if len(by_site) else ():
-        inputs = ", ".join(lacks.input)
-        notes.append(f"Random effects and I2 of {inputs} are those without {site}, whose rows alone give no estimate.")
+    lacking = by_site[by_site.coefficient.isna()].groupby("site", sort=False) if len(by_site) else ()
+    if without := "; ".join(f"{site} ({', '.join(lacks.input)})" for site, lacks in lacking):
+        notes.append(f"Left out of random effects and I2, since a site's own rows give no estimate: {without}.")
     warned = [sentence for each in tables for sentence in each.warnings] + agreement.warnings(
         summaries, recode.named if recode else ()
     )

@@ -118,12 +118,12 @@ def test_the_file_of_a_network_is_stored_as_an_absolute_path_and_announced(own: 
 def test_data_has_a_default_network(given: Dataset, expected: str) -> None:
     assert models.default(given) == expected
     if given.inputs.ndim == 2:
-        labels = np.repeat([0, 1, 2], [900, 35, 35])  # 70 rows of the rarer classes for 7 inputs are 10 for each
+        labels = np.repeat([0, 1, 2], [900, 70, 70])  # 140 rows of the rarer classes for 7 inputs are 20 for each
         named = given._replace(
-            inputs=np.zeros((970, 7), np.float32), labels=labels, encoding=Encoding("classification", (), (7,), "y")
+            inputs=np.zeros((1040, 7), np.float32), labels=labels, encoding=Encoding("classification", (), (7,), "y")
         )
         assert models.default(named) == "mlp:64"
-        assert models.default(named._replace(labels=np.minimum(labels, 1), inputs=np.zeros((970, 8)))) == "linear"
+        assert models.default(named._replace(labels=np.minimum(labels, 1), inputs=np.zeros((1040, 8)))) == "linear"
     net = models.make(expected, given)()
     assert net(torch.from_numpy(given.inputs)).shape == (12, given.classes)
 

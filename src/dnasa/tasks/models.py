@@ -22,7 +22,7 @@ from dnasa.problems.stored import as_inputs, as_tensor
 
 Shape = Sequence[int]  # of one row of inputs
 Maker = Callable[[], nn.Module]
-ENOUGH = 10  # training rows of the rarer classes for each input, below which a perceptron depends on chance
+ENOUGH = 20  # training rows of the rarer classes for each input, below which a perceptron depends on chance
 USER_FUNCTION = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 
 
