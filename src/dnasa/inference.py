@@ -317,8 +317,8 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
         notes += [f"Events, to the nearest {min_count} at each site: {few}."] * (len(counts) > 1)
         notes += [f"Log likelihood {found.value:.2f}, AIC {2 * (d - found.value):.2f}."] * (not lost)
     lacking = by_site[by_site.coefficient.isna()].groupby("site", sort=False) if len(by_site) else ()
-    if without := "; ".join(f"{site} ({', '.join(lacks.input)})" for site, lacks in lacking):
-        notes.append(f"Left out of random effects and I2, since a site's own rows give no estimate: {without}.")
+    if lacks := "; ".join(f"{site} ({', '.join(rows.input)})" for site, rows in lacking):
+        notes.append(f"Left out of random effects and I2, since a site's own rows give no estimate: {lacks}.")
     warned = [sentence for each in tables for sentence in each.warnings] + agreement.warnings(
         summaries, recode.named if recode else ()
     )

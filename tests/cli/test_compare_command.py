@@ -33,7 +33,7 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     assert (
         r"\caption{Test loss on least squares: 4 nodes, exact graph (2 graphs in turn whose product is the exact average), "
         r"20 steps, 2 mixing rounds per exchange, batches of 1 per node, mean $\pm$ std over 2 seeds. Bold: the best result "
-        r"and its equals (fewer than 5 seeds: no test). "
+        r"and equal ones; fewer than 5 seeds are not tested. "
         r"Stepsizes $\eta_t$: constant, $\eta$. "
         r"$^\dagger$~The stepsize is at an edge of its grid. --: no "
         r"stepsize needed. MB is what each node sent. vs.\ best: mean paired difference and its 95\% confidence interval ($t$ "

@@ -70,7 +70,7 @@ def test_a_row_has_at_most_the_decimals_of_the_best_one_and_two_digits_of_its_sp
         [0.0821, 16.26, 84.0], [0.018, 0.47, 12.0], difference=[0.0, 16.2, 83.9], difference_low=0.1, difference_high=90.0
     )
     assert cells("test_loss", table) == [r"\textbf{0.082} $\pm$ 0.018", r"16.26 $\pm$ 0.47", r"84 $\pm$ 12"]
-    assert latex.intervals("test_loss", table)[1:] == ["+16.200 [+0.100, +90.000]", "+83.900 [+0.100, +90.000]"]
+    assert latex.intervals("test_loss", table)[1:] == ["+16.2 [+0.1, +90.0]", "+83.9 [+0.1, +90.0]"]
 
 
 def test_headers_have_units_and_arrows_and_signs_are_escaped() -> None:

@@ -90,7 +90,10 @@ def test_nodes_of_very_different_scales_converge(graph: topology.Topology) -> No
 @pytest.mark.parametrize("graph", [topology.ring(4), topology.exact(4)], ids=lambda graph: graph.name)
 def test_one_node_with_an_exploding_gradient_is_no_harm(graph: topology.Topology) -> None:
     """As that of an unstable plant: the others, which are mild, must not leap with its gradient."""
-    gradient = lambda x, i: np.sinh(20 * (x - 1)) / 20 if i == 0 else x - 1 - i / 10  # noqa: E731
+
+    def gradient(x: Any, i: int) -> Any:
+        return np.sinh(20 * (x - 1)) / 20 if i == 0 else x - 1 - i / 10
+
     problem = Custom(lambda x, i, rng: gradient(x, i), np.zeros(1))
     result = dnasa.solve(problem, graph, steps=300, evaluate=[300], progress=False)
     best = brentq(lambda x: sum(gradient(x, i) for i in range(4)), 0, 2)

@@ -37,6 +37,7 @@ NUMBERS = ["mean", "low", "high"]
 EDGE = 0.02  # of a horizontal axis, so that the first and last markers are whole
 MARGIN = 0.05  # of the values, above and below them
 GROWN = 10  # times the first value: more is beyond the axis
+FAR_WORSE = 5  # times as many errors as the chosen stepsize of the worst rule
 ROOM = 0.02  # of accuracies, at least, below the best ones
 FARTHER = 4  # times as far to the right: more needs a logarithmic horizontal axis
 SHARED = 1.5  # times as far to the right: up to here panels have one linear horizontal axis
@@ -158,7 +159,7 @@ def _worth_showing(table: pd.DataFrame, metric: str) -> pd.Series:
     if not len(means):
         return known
     if larger_is_better(metric):
-        return known[known >= 1 - max(3 * (1 - means.max().min()), ROOM)]
+        return known[known >= 1 - max(FAR_WORSE * (1 - means.max().min()), ROOM)]
     best = means.min().max()
     return known if is_wide(known) else known[known <= best + 2 * abs(best)]
 
@@ -302,7 +303,10 @@ def _entitle_rows(figure: "Figure", axes: "Sequence[Axes]", titles: Sequence[str
     for _, row in groupby(zip(axes, titles, names or titles, strict=False), key=lambda each: each[0].get_position().y0):
         panels, words, (name, *_) = zip(*row, strict=True)
         letters = [int(axis.get_window_extent().width / figure.dpi * 72 / (0.5 * current().font)) for axis in panels]
-        lines = [fill(title, max(10, most), break_on_hyphens=False) for title, most in zip(words, letters, strict=True)]
+        lines = [
+            "\n".join(fill(part, max(10, most), break_on_hyphens=False) for part in title.split("\n"))
+            for title, most in zip(words, letters, strict=True)
+        ]
         entitle(panels, [text.replace(",\n", "\n") for text in lines], name if names and name != before else "")
         before = name
 
@@ -320,10 +324,21 @@ def _share_horizontally(axes: "Sequence[Axes]") -> None:
         for axis in axes:
             if axis.get_xscale() == "linear":
                 _stretch(axis)
+    if axes[0].get_xlabel() not in AXES.values():
+        return
+    for axis in axes if is_log else ():
+        axis.set_xlim(left=_first_shown(axis))
     limits = np.array([axis.get_xlim() for axis in axes])
-    is_shared = axes[0].get_xlabel() in AXES.values() and (is_log or not is_wide(ends, SHARED))
-    for axis in axes if is_shared else ():
+    for axis in axes if is_log or not is_wide(ends, SHARED) else ():
         axis.set_xlim(limits[:, 0].min(), limits[:, 1].max())
+
+
+def _first_shown(axis: "Axes") -> float:
+    """The left end of a logarithmic axis: a little before the first point that the vertical axis shows."""
+    low, high = axis.get_ylim()
+    points = np.concatenate([np.column_stack(line.get_data()) for line in axis.lines])
+    shown = points[(points[:, 0] > 0) & (points[:, 1] >= low) & (points[:, 1] <= high), 0]
+    return float(shown.min() / 1.1) if len(shown) else axis.get_xlim()[0]
 
 
 def is_wide(values: Any, times: float = 10) -> bool:

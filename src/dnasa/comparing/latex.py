@@ -91,7 +91,8 @@ def schedules(choice: pd.DataFrame) -> str:
     names = common_schedules(zip(choice.rule, choice.schedule, strict=True))
     parts, used = [], ""
     for name in names:
-        words, *others = {Variant(str(rule), name, None).formula for rule in tuned.rule[tuned.schedule == name]}
+        known = {Variant(str(rule), name, None).formula for rule in tuned.rule[tuned.schedule == name]} - {""}
+        words, *others = known or {""}
         is_plain = not others and re.fullmatch(r"[A-Za-z0-9 ().,+*/^-]+", words)
         parts.append(f"{text(name)}, ${_formula(words)}$" if is_plain else text(name))
         used += f" {words}" if is_plain else ""
@@ -211,7 +212,7 @@ def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.Da
     parts = [prose(f"{_capital(metric_title(metric))}{unit}{place}, {spread}.")]
     others = "and those that do not differ clearly from it (paired $t$-test, $p \\ge 0.05$)"
     if seeds < TESTED:
-        others = f"and its equals (fewer than {TESTED} seeds: no test)"
+        others = f"and equal ones; fewer than {TESTED} seeds are not tested"
     parts.append(f"Bold: the best result {others}.")
     name = schedules(choice)
     reasons = [*(["no stepsize needed"] if choice.eta.isna().any() and ETA in columns else []), *missing]

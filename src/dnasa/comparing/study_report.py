@@ -133,7 +133,7 @@ class StudyReport:
         against = "the stepsize" if figure == "stepsizes" else drawing.AXES[AXES[self.study.x]]
         drawn = dict.fromkeys(sign for _, each in self.cells for sign in drawing.signs(_drawn(each, figure), each.metric))
         *first, last = dict.fromkeys(self._source(cell) for cell, _ in self.cells)
-        sources = " and ".join(filter(None, (", ".join(first), last)))
+        sources = " and ".join(filter(None, (", ".join(first), last))) + ", quick run" * self.study.quick
         links = _links(self.cells) if against == drawing.AXES[AXES["clock"]] else ""
         words = ["; ".join(drawn), f"Networks: {_networks(self.cells, sent=False)}", links]
         metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
@@ -213,7 +213,7 @@ class StudyReport:
             columns = current().columns(max(sizes))
             if len({*sizes}) == 1 and sizes[0] % columns and len(groups) == columns:  # no empty places
                 pairs, sizes = [group[i] for i in range(sizes[0]) for group in groups], [len(pairs)]
-                titles = [f"{self._row(cell)}, {cell.network_title}" for cell, _ in pairs]
+                titles = [f"{self._row(cell)}\n{cell.network_title}" for cell, _ in pairs]
             else:
                 titles, names = [cell.network_title for cell, _ in pairs], [self._row(cell) for cell, _ in pairs]
             figure, axes = panel_rows(sizes, columns, height=4.2 if columns > 2 else 3.4)

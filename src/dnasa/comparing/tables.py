@@ -89,7 +89,9 @@ def with_interval(metric: str, row: Any, form: str = ".3g") -> str:
     if pd.isna(row.difference):
         return "-"
     scale = 100 if in_percent(metric) else 1
-    form = "+.2f" if in_percent(metric) else "+.3g" if abs(row.difference) >= PLAIN else f"+{form}"
     numbers = (row.difference, row.difference_low, row.difference_high)
+    half, nearest = (row.difference_high - row.difference_low) / 2, min(map(abs, numbers[1:]))  # its sign is shown
+    own = _coarser(form, row.difference, min(half, 10 * nearest or half))
+    form = "+.2f" if in_percent(metric) else "+.3g" if abs(row.difference) >= PLAIN else f"+{own}"
     middle, low, high = (f"{scale * float(value) + 0.0:{form}}" for value in numbers)  # + 0.0: no -0
     return middle if pd.isna(row.difference_low) else f"{middle} [{low}, {high}]"
