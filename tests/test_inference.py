@@ -161,6 +161,14 @@ def test_the_event_is_asked_for_where_words_do_not_say_it() -> None:
     named = fit("logistic", words, "died", recode=as_recode(None, "survived=0,died=1"))
     pd.testing.assert_frame_equal(named.table, fit("logistic", frames, "died").table)
     assert "Events, to the nearest 5 at each site: bonn" in " ".join(named.notes)
+    sites = {"bonn": {"labels": {"0": "survived", "1": "died"}}}
+    coded = {**words, "bonn": frames["bonn"].replace({"died": {"no": "0", "yes": "1"}})}
+    both = fit("logistic", coded, "died", recode=as_recode({"sites": sites}, "survived=0,died=1"))
+    pd.testing.assert_frame_equal(both.table, named.table)
+    with pytest.raises(
+        InputError, match=r"--labels survived,died gives no order. For died as the event: --labels survived=0,died=1"
+    ):
+        as_recode(None, "survived,died")
     pairs = {("no", "yes"): True, ("Alive", "Dead"): True, ("ja", "nein"): False, ("a", "b"): False, (0, 1): True}
     assert {pair: not unclear_event(pair) for pair in pairs} == pairs
 

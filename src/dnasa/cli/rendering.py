@@ -207,7 +207,8 @@ def print_kept(result: "Result") -> None:
 
     for line in tables.notes(result.settings):
         print_line(line)
-    if steps := ", ".join(map(str, kept_steps(result.history))):
+    stops_early = "validation_loss" in result.history
+    if stops_early and (steps := ", ".join(map(str, kept_steps(result.history)))):
         last = int(result.history.step.max())
         print_line(
             f"The model of step {steps} is kept, the last with a validation loss within 1 % of the smallest; the run ended at "

@@ -43,6 +43,15 @@ class Recode(BaseModel):
         """With a section for each site, perhaps an empty one."""
         return self.model_copy(update={"sites": {name: self.sites.get(name, Recode()) for name in sorted(names)}})
 
+    def followed_by(self, classes: Mapping[str, Any]) -> "Recode":
+        """Maps labels as this file does, then as these labels say."""
+
+        def then(labels: Mapping[str, Any]) -> dict[str, Any]:
+            return {label: classes.get(name, name) for label, name in labels.items()}
+
+        sites = {name: site.model_copy(update={"labels": then(site.labels)}) for name, site in self.sites.items()}
+        return self.model_copy(update={"labels": then(self.labels) | dict(classes), "sites": sites})
+
     @property
     def named(self) -> set[str]:
         """The classes that labels name, of any site."""
@@ -143,4 +152,7 @@ def as_recode(given: Any, labels: str | None = None) -> Recode | None:
     pairs = [[word.strip() for word in part.split("=")] for part in (labels or "").split(",") if part.strip()]
     if not all(len(pair) < 3 and all(pair) for pair in pairs):
         raise InputError(f"--labels takes labels and their classes, as in no=0,yes=1 or no,yes; not '{labels}'.")
-    return recode.model_copy(update={"labels": recode.labels | {pair[0]: pair[-1] for pair in pairs}})
+    classes = {pair[0]: pair[-1] for pair in pairs}
+    if len(names := list(classes)) == 2 and names == list(classes.values()) != sorted(names):
+        raise InputError(f"--labels {labels} gives no order. For {names[1]} as the event: --labels {names[0]}=0,{names[1]}=1.")
+    return recode.followed_by(classes)

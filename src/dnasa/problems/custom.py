@@ -140,7 +140,10 @@ class Custom(Problem):
         wrong = ~(abs(g) < np.inf).all(-1) & moderate(x)
         if wrong.any():
             node = nodes[int(np.argwhere(to_numpy(wrong))[0, -1])]
-            raise InputError(f"The gradient of node {node} is not finite although x is: check the gradient function.")
+            raise InputError(
+                f"The gradient of node {node} is not finite although x is: check the gradient function. If x left the "
+                "set where the loss is defined, start further inside, or try the rule adanasa, whose first steps are short."
+            )
 
     def evaluate(self, mean: Array, nodes: range, weights: Sequence[float] | None = None) -> dict[str, Array]:
         factors = [1.0] * len(nodes) if weights is None else weights

@@ -87,6 +87,11 @@ class SourceOptions:
         return {name: getattr(self, name) for name in OF_FILES} | {"recode": as_recode(self.recode, self.labels)}
 
     @property
+    def is_own(self) -> bool:
+        """Whether the data is the user's."""
+        return self.shard_dir is not None or self.data not in DATASETS
+
+    @property
     def samples(self) -> int:
         """The rows that all nodes draw in a run."""
         return self.steps * (self.batch or BATCH) * self.nodes
@@ -134,7 +139,7 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
     model = options.model or models.default(rows)
     off = "comparisons run to the end" if validate and not options.early_stopping else why_not_early(options, rows, model)
     early = not off
-    if options.data not in DATASETS and rows.encoding and (remedy := unclear_event(rows.encoding.classes)):
+    if options.is_own and rows.encoding and (remedy := unclear_event(rows.encoding.classes)):
         rows = rows._replace(warnings=(*rows.warnings, f"The event is {rows.encoding.classes[1]:.40}: {remedy}."))
     if early and model != "linear" and (warning := few_events(rows)):
         rows = rows._replace(warnings=(*rows.warnings, warning))
@@ -228,7 +233,7 @@ def why_not_early(options: SourceOptions, rows: Dataset, model: str) -> str:
         return "no site has enough rows to hold out a tenth"
     if options.early_stopping:
         return ""
-    if rows.inputs.ndim != 2 or rows.vocabulary or (options.shard_dir is None and options.data in DATASETS):
+    if rows.inputs.ndim != 2 or rows.vocabulary or not options.is_own:
         return "the default is for tables of your own, --early-stopping is for all data"
     counts = [site.rows for site in rows.sites] or [len(rows.labels) // options.nodes] * options.nodes
     if short := too_short_to_stop(counts, options.samples // options.nodes):
