@@ -1,5 +1,7 @@
 """On a GPU, the step of a form in `rules.forms` in one pass over memory (`kernel_gpu.py`), to rounding what the rule does."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,6 +31,7 @@ class FusedOnGpu(Stepper):
         stored, self.set_step = with_stored_schedules(self.form, self.x)
         self.lengths = compiled_or_plain(lambda z: nonzero(norm(z)))
         self.learn = compiled_or_plain(lambda *arrays: _learn(stored.form.radius, *arrays))
+        self.side = torch.cuda.Stream(self.x.device) if self.form.radius and self.x.is_cuda else None
 
     def step(self, gradients: Gradients, t: int) -> None:
         form, state, W = self.form, self.state, self.weights[t % len(self.weights)]
@@ -38,25 +41,45 @@ class FusedOnGpu(Stepper):
         if factor is not None:
             state = state._replace(x=factor * state.x)
         eta, alpha, *rest = [schedule(t) for schedule in form.schedules]
-        lengths = torch.ones_like(g[..., :1])
+        lengths, learned = g, {}  # AdaNASA does not read lengths
         if form.radius is not None:
-            self.set_step(t)
-            eta, S, A, r = self.learn(state, g, W)
-            state = state._replace(S=S, A=A, r=r, average=form.radius.average(state, t))
-        elif form.normalized:
-            lengths = self.lengths(state.z)
-        nodes, runs = (torch.zeros_like(each, dtype=torch.float64) for each in (lengths, lengths[..., :1, :]))
-        alphas, betas = runs + alpha, runs + (rest[0] if scaled else 0)
+            eta = form.radius.step(state, t)
+            with self._beside():
+                self.set_step(t)
+                learned = dict(zip("SAr", self.learn(state, eta, g, W), strict=True))
+            state = state._replace(average=form.radius.average(state, t))
+        else:
+            lengths = self.lengths(state.z) if form.normalized else torch.ones_like(g[..., :1])
+        nodes, runs = torch.Size([*g.shape[:-1], 1]), torch.Size([*g.shape[:-2], 1, 1])
+        etas, alphas, betas = _of(nodes, eta, g), _of(runs, alpha, g), _of(runs, rest[0] if scaled else 0, g)
         arrays = [*map(contiguous, form.unpack(state))]
-        self.state = form.pack(state, self.kernel(arrays, g, W, nodes + eta, lengths, alphas, betas, scaled))
+        self.state = form.pack(state, self.kernel(arrays, g, W, etas, lengths, alphas, betas, scaled))._replace(**learned)
+        if self.side is not None:
+            torch.cuda.current_stream(g.device).wait_stream(self.side)
         self.sent.compute(self.network, 1)
         self.sent.add(self.network, self.row_bytes, t)
 
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """Small kernels here run on a stream of their own, at the same time as the large one: `step` waits for both."""
+        if self.side is None:
+            yield
+            return
+        self.side.wait_stream(torch.cuda.current_stream(self.side.device))
+        with torch.cuda.stream(self.side):
+            yield
 
-def _learn(radius: Radius, state: Any, g: Tensor, W: Tensor) -> tuple[Tensor, ...]:
-    """AdaNASA's step, and what its radius is learned from, after the exchange."""
-    eta = radius.step(state, 0)
+
+def _of(shape: torch.Size, value: Any, like: Tensor) -> Tensor:
+    """A number, or one for each run or node, in this shape and in float64."""
+    if isinstance(value, Tensor):
+        return value.double().expand(shape).contiguous()
+    return torch.full(shape, value, dtype=torch.float64, device=like.device)
+
+
+def _learn(radius: Radius, state: Any, eta: Tensor, g: Tensor, W: Tensor) -> tuple[Tensor, ...]:
+    """What AdaNASA's radius is learned from, after the exchange, and the radius."""
     S, A = radius.sums(state, eta, g, 0)
     mixed = (W * A.mT).sum(-1, keepdim=True)  # compiled with the rest, which a product would not be
     after = radius.receive(state._replace(S=S), mixed)
-    return eta, S, after.A, after.r
+    return S, after.A, after.r

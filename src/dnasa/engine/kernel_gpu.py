@@ -27,7 +27,7 @@ def _kernel(  # type: ignore[no-untyped-def]
         node = run * NODES + j
         here = node * dim + columns
         weights = tl.load(W + rows * NODES + j, rows < NODES, 0.0)[:, None]
-        eta, length = tl.load(etas + node).to(tl.float32), tl.load(lengths + node)
+        eta = tl.load(etas + node).to(tl.float32)
         xj, uj, zj = tl.load(x + here, inside), tl.load(u + here, inside), tl.load(z + here, inside)
         vj, gj = tl.load(v + here, inside), tl.load(g + here, inside)
         if SCALED:  # AdaNASA, where u is y, z is m and v is z
@@ -39,7 +39,7 @@ def _kernel(  # type: ignore[no-untyped-def]
             xj -= eta * (uj / tl.where(largest == 0, 1.0, largest))
         else:
             kept = gj
-            xj -= eta * (zj / length)
+            xj -= eta * (zj / tl.load(lengths + node))
             uj = uj + gj - vj
             zj = old * zj + new * uj
         tl.store(new_v + here, kept, inside)
@@ -65,7 +65,7 @@ def step(
         g: The gradients.
         W: The mixing matrix.
         eta: The steps of the nodes, in float64, as are alpha and beta.
-        length: What D-NASA divides z by, of the nodes, in float32.
+        length: What D-NASA divides z by, of the nodes, in float32; AdaNASA does not read it.
         alpha: The weights of the newest gradients, of the runs.
         beta: The weights of the past in second moments, of the runs.
         scaled: Whether it is AdaNASA's form.

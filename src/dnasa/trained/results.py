@@ -290,9 +290,7 @@ def remarks(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
     (parts, *_) = [*groups(evaluation).values(), []]
     for name, slope, _, high in binary(parts, 0.5) if binary_model else ():
         if name == "calibration slope" and high < OVERFITTED:
-            found.append(
-                f"The risks are too extreme (slope {slope:.3f}): fewer columns or a smaller model may help."
-            )
+            found.append(f"The risks are too extreme (slope {slope:.3f}): fewer columns or a smaller model may help.")
     return found
 
 
