@@ -166,7 +166,8 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[mi
         random_state: The seed, as in scikit-learn.
         weight_decay: Decoupled weight decay, as in `dnasa.solve`.
         early_stopping: Whether to hold out a tenth of each node's rows, to stop when the loss on them no longer improves, and
-            to keep the best model. "auto": with at least 100 rows and more than 5 passes over them.
+            to keep the best model. "auto": with at least 100 rows and more than 5 passes over them. Without it, a linear
+            model is the average of its iterates.
     """
 
     def _labels(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, Encoding]:

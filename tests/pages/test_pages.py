@@ -15,6 +15,7 @@ from command_line import run, succeed
 import dnasa
 from dnasa import data, pages
 from dnasa.core import Array, InputError
+from dnasa.pages import page
 from dnasa.pages.contents import read_history, round_numbers
 from dnasa.tasks import datasets
 
@@ -100,6 +101,15 @@ def test_the_cohort_says_what_is_missing_or_too_few(tmp_path: Path) -> None:
     assert only(tmp_path / "run")["settings"]["dnasa"] == version("dnasa")
     assert {"begun"} < {*only(tmp_path / "run")["settings"]}
     assert r"& $<$5 &" in tex
+
+
+def test_tables_with_intervals_have_a_few_columns_each() -> None:
+    frame = pd.DataFrame([["AUC", *["0.7 (0.6 to 0.8)"] * 5]], columns=["", *"abcde"])
+    first, second = page._latex("Results for died", frame)
+    assert r"& a & b & c \\" in first
+    assert r"& d & e \\" in second
+    assert [re.findall(r"label{(.*?)}", part) for part in (first, second)] == [["tab:results-1"], ["tab:results-2"]]
+    assert len([*page._latex("Cohort", frame)]) == 1
 
 
 def test_the_numbers_of_a_page_are_those_of_the_run(home: Path) -> None:

@@ -334,10 +334,12 @@ def _share_horizontally(axes: "Sequence[Axes]") -> None:
 
 
 def _first_shown(axis: "Axes") -> float:
-    """The left end of a logarithmic axis: a little before the first point that the vertical axis shows."""
+    """The left end of a logarithmic axis: a little before the first point that the vertical axis, or a row above it, shows."""
     low, high = axis.get_ylim()
-    points = np.concatenate([np.column_stack(line.get_data()) for line in axis.lines])
-    shown = points[(points[:, 0] > 0) & (points[:, 1] >= low) & (points[:, 1] <= high), 0]
+    rows = [(*line.get_data(), str(line.get_label()) == f"_{plots.DIVERGED}") for line in axis.lines]
+    places = [np.asarray(x)[is_above | (np.asarray(y) >= low) & (np.asarray(y) <= high)] for x, y, is_above in rows]
+    shown = np.concatenate(places)
+    shown = shown[shown > 0]
     return float(shown.min() / 1.1) if len(shown) else axis.get_xlim()[0]
 
 

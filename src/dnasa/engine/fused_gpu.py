@@ -1,7 +1,5 @@
 """On a GPU, the step of a form in `rules.forms` in one pass over memory (`kernel_gpu.py`), to rounding what the rule does."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -44,9 +42,11 @@ class FusedOnGpu(Stepper):
         lengths, learned = g, {}  # AdaNASA does not read lengths
         if form.radius is not None:
             eta = form.radius.step(state, t)
-            with self._beside():
+            if self.side is not None:
+                self.side.wait_stream(torch.cuda.current_stream(g.device))
+            with torch.cuda.stream(self.side):  # its small kernels run beside the large one
                 self.set_step(t)
-                learned = dict(zip("SAr", self.learn(state, eta, g, W), strict=True))
+                learned = dict(zip(("S", "A", "r"), self.learn(state, eta, g, W), strict=True))
             state = state._replace(average=form.radius.average(state, t))
         else:
             lengths = self.lengths(state.z) if form.normalized else torch.ones_like(g[..., :1])
@@ -58,16 +58,6 @@ class FusedOnGpu(Stepper):
             torch.cuda.current_stream(g.device).wait_stream(self.side)
         self.sent.compute(self.network, 1)
         self.sent.add(self.network, self.row_bytes, t)
-
-    @contextmanager
-    def _beside(self) -> Iterator[None]:
-        """Small kernels here run on a stream of their own, at the same time as the large one: `step` waits for both."""
-        if self.side is None:
-            yield
-            return
-        self.side.wait_stream(torch.cuda.current_stream(self.side.device))
-        with torch.cuda.stream(self.side):
-            yield
 
 
 def _of(shape: torch.Size, value: Any, like: Tensor) -> Tensor:
