@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import dnasa
@@ -16,6 +18,7 @@ from dnasa.core import InputError
 from dnasa.problems import Classification
 from dnasa.problems.losses import cross_entropy, stacked
 from dnasa.problems.models import lenet, perceptron
+from dnasa.problems.shrinkage import Shrinkage
 from dnasa.problems.stack import as_stack
 
 CROSS_ENTROPY: Any = stacked(cross_entropy)
@@ -127,6 +130,27 @@ def test_loss_scale_scales_the_gradient_and_nothing_reported() -> None:
     torch.testing.assert_close(
         scaled.evaluate(x[:, :, 0], range(4))["train_loss"], plain.evaluate(x[:, :, 0], range(4))["train_loss"]
     )
+
+
+@given(st.floats(0.001, 10), st.floats(0.001, 0.5), st.floats(1e-3, 1e3))
+def test_shrinkage_solves_the_fixed_point_of_the_evidence(ratio: float, curvature: float, length: float) -> None:
+    """For one row: c = k / (1.5 |W|^2) with k = p v / (v + c), as for N of them."""
+    weights = torch.tensor([[0.6, 0.0, 0.8]], dtype=torch.double) * length
+    c = (Shrinkage(ratio, curvature).gradient(weights)[0, 0] / weights[0, 0]).item()
+    assert c == pytest.approx(ratio * curvature / (curvature + c) / (1.5 * length**2), rel=1e-6)
+
+
+def test_shrinkage_adds_to_each_nodes_gradient_and_to_the_full_one_but_not_to_losses_and_biases() -> None:
+    x, penalty = torch.randn(2, 1, 4, 53, dtype=torch.double), Shrinkage(0.3, 0.2)
+    plain, shrunk = problem(loss_scale=0.5), problem(loss_scale=0.5, shrinkage=penalty)
+    weights = torch.cat([(torch.ones(shape) if len(shape) > 1 else torch.zeros(shape)).flatten() for _, shape in plain.layout])
+    added = shrunk.gradient(x, range(4), [0], 3) - plain.gradient(x, range(4), [0], 3)
+    for v, k in np.ndindex(2, 4):
+        torch.testing.assert_close(added[v, 0, k], penalty.gradient(weights * x[v, 0, k]) / 2)
+    before, after = (task.evaluate(x[:, :, 0], range(4)) for task in (plain, shrunk))
+    torch.testing.assert_close(after["gradient"] - before["gradient"], penalty.gradient(weights * x[:, :, 0]))
+    torch.testing.assert_close(after["train_loss"], before["train_loss"])
+    assert plain.fingerprint != shrunk.fingerprint
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")

@@ -131,9 +131,8 @@ def test_own_tables_stop_early_by_default_and_nothing_else_does(tmp_path: Path) 
     small, tiny = table(tmp_path / "t.csv", 160), table(tmp_path / "tiny.csv", 40)
     assert patience_of(small, target="y") == PATIENCE
     assert patience_of(small, target="y", early_stopping=False) is None
-    assert patience_of(small, target="y", model="linear") == PATIENCE, "about 3 rows of the rarer class for each input"
+    assert patience_of(small, target="y", model="linear") is None, "two classes: it has a penalty"
     large = table(tmp_path / "large.csv", 700)
-    assert patience_of(large, target="y", model="linear") is None, "about 14"
     linear = SourceOptions(data=str(large), target="y", nodes=2, steps=200, model="linear")
     assert make_source(linear, range(2), validate=False).average
     assert not make_source(replace(linear, early_stopping=False), range(2), validate=False).average

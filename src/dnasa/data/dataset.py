@@ -58,12 +58,17 @@ class Dataset(NamedTuple):
     altered: str = ""
 
     @property
+    def training_rows(self) -> int:
+        """How many training rows all nodes have, the same in all processes."""
+        return sum(site.rows for site in self.sites) or len(self.labels)
+
+    @property
     def informative(self) -> int:
         """How many training rows of all nodes are not in the most frequent class; of a regression, all."""
         sites = [Counter(site.target.rows_of_classes) for site in self.sites]
         counts = sum(sites, Counter()) if self.sites else Counter(self.labels.ravel().tolist())
         if self.encoding is not None and self.encoding.task == "regression":
-            return sum(site.rows for site in self.sites) or len(self.labels)
+            return self.training_rows
         return counts.total() - max(counts.values(), default=0)
 
     @property

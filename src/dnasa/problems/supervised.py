@@ -4,6 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from dnasa.problems.noisy import noisy
 from dnasa.problems.privacy import Privacy
 from dnasa.problems.problem import function_name
 from dnasa.problems.sharded import SAMPLE, SEEDING, Sharded, Shards, seeded
+from dnasa.problems.shrinkage import Shrinkage
 from dnasa.problems.stack import as_stack
 from dnasa.randomness import Streams
 
@@ -66,6 +68,7 @@ class Supervised(Sharded):
         test_loss: What tests measure; by default `loss`.
         privacy: Differential privacy for each training row (docs/privacy.md): each is drawn in a step with probability batch /
             rows, and there are no train metrics.
+        shrinkage: A penalty on the weights of the training loss, not on biases; reported losses are without it.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Supervised(Sharded):
         validation: Sequence[np.ndarray] = (),
         test_loss: Loss | None = None,
         privacy: Privacy | None = None,
+        shrinkage: Shrinkage | None = None,
     ):
         super().__init__(data, shards, batch, dtype, device, validation)
         positive("loss_scale", loss_scale)
@@ -93,8 +97,7 @@ class Supervised(Sharded):
             privacy.check()
         self.loss_scale, self.augment, self.privacy = loss_scale, augment, privacy
         if not isinstance(train_metrics, bool):
-            total = sum(site.rows for site in data.sites) or len(self.inputs)  # the same in all processes
-            train_metrics = whole("train_metrics", train_metrics, low=0) >= total or train_metrics
+            train_metrics = whole("train_metrics", train_metrics, low=0) >= data.training_rows or train_metrics
         self.train_metrics = train_metrics if privacy is None else False
         self.make: Callable[[], nn.Module] = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
         self.augmentation = Streams("augment", rounded=True)
@@ -103,6 +106,9 @@ class Supervised(Sharded):
         module = self._seeded(0)
         self.module, point = FlatModule(module, loss, mixed_precision), trained_parameters(module)
         self.layout = self.module.layout
+        self.shrinkage = shrinkage
+        kinds = [torch.full((prod(shape),), float(len(shape) > 1)) for _, shape in self.layout]
+        self.is_weight = torch.cat(kinds).to(point)
         with seeded(self.device, 0):
             footprint = self._check_model(point)
         inputs, targets = self.test_batch_of(self.row_numbers(np.arange(len(self.test_inputs))[:2]))
@@ -185,7 +191,7 @@ class Supervised(Sharded):
         if isinstance(self.module.loss, nn.Module):
             loss, constants = repr(self.module.loss), constants | self.module.loss.state_dict()
         functions = [loss, self.augment and function_name(self.augment)]
-        parts = repr((data, self.layout, self.module.tested, self.module.autocast, functions))
+        parts = repr((data, self.layout, self.module.tested, self.module.autocast, functions, self.shrinkage))
         common = checksum(parts, *constants.values())
         kind = function_name(self.module.loss)
         return f"supervised, {self.nodes} shards, {self.test_total:,} test rows, loss {kind}, checksum {common}"
@@ -221,7 +227,8 @@ class Supervised(Sharded):
     # ------------------------------------------------------------ training
 
     def gradient(self, x: Tensor, nodes: range, seeds: Sequence[int], t: int) -> Tensor:
-        return self.executor.gradient(x, nodes, seeds, t)
+        gradient = self.executor.gradient(x, nodes, seeds, t)
+        return gradient if self.shrinkage is None else gradient + self.loss_scale * self.shrinkage.gradient(x * self.is_weight)
 
     def _augmented(self, inputs: Tensor, seed: int, node: int, t: int) -> Tensor:
         generator = torch.Generator(self.device).manual_seed(int(self.augmentation.states(seed, node, t)[0]))
@@ -307,7 +314,10 @@ class Supervised(Sharded):
             for s, seed in enumerate(seeds)
         ]
         losses, gradients = zip(*of_seeds, strict=True)
-        return torch.stack(losses, 1).flatten(), torch.stack(gradients, 1).flatten(0, 1)
+        gradient = torch.stack(gradients, 1)
+        if self.shrinkage is not None:
+            gradient = gradient + self.shrinkage.gradient(points * self.is_weight)
+        return torch.stack(losses, 1).flatten(), gradient.flatten(0, 1)
 
     def _measured_rows(self, node: int, seed: int) -> Tensor:
         shard = self.shard(node, seed)

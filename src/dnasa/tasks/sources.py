@@ -34,8 +34,9 @@ CURVE_POINTS = 50
 SMALL, MORE_POINTS = 10_000, 100  # rows and points: up to so many rows, evaluations cost little compared to steps
 PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^2 on a table of 4,000 rows
 FEW_EVENTS = 20  # validation rows of the rarer classes
-LINEAR = "a linear model on enough rows needs none"  # why it does not stop early
-ENOUGH_LINEAR = 5  # training rows of the rarer classes for each input, from which on a linear model does not overfit much
+SHRUNK = "the weights of a linear model of two classes are shrunk instead"
+LINEAR = "a linear model on enough rows needs none"
+ENOUGH_LINEAR = 5  # training rows for each input, from which on a linear model without a penalty does not overfit much
 ENOUGH_ROWS, FEW_PASSES = 100, 5  # of a table, to stop early by default
 EARLY_STOPPING = "Early stopping is on: a tenth of the training rows is held out, and the best model on them is kept."
 OF_FILES = ("target", "drop_columns", "id_column", "task")  # options without effect on known datasets
@@ -141,7 +142,7 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
     early = not off
     if options.is_own and rows.encoding and (remedy := unclear_event(rows.encoding.classes)):
         rows = rows._replace(warnings=(*rows.warnings, f"The event is {rows.encoding.classes[1]:.40}: {remedy}."))
-    if early and model != "linear" and (warning := few_events(rows)):
+    if early and (warning := few_events(rows)):
         rows = rows._replace(warnings=(*rows.warnings, warning))
     parts, validation = divide(options, rows, shards, (validate or early) and can_validate(rows))
     train_metrics, curve = plan_comparison(options, rows) if validate else (True, None)
@@ -167,7 +168,7 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
     description = " ".join([about, *preparation(rows)])
     if not validate or early:
         description += f"\nEarly stopping is off: {off}." if off else f"\n{EARLY_STOPPING}"
-    average = off == LINEAR
+    average = off in (SHRUNK, LINEAR)
     description += " The model is the running average of the iterates." * average
     evaluate = curve if options.evaluate is None else options.evaluate
     return Source(task, evaluate, description, model, rows, PATIENCE if early else None, average)
@@ -238,8 +239,13 @@ def why_not_early(options: SourceOptions, rows: Dataset, model: str) -> str:
     counts = [site.rows for site in rows.sites] or [len(rows.labels) // options.nodes] * options.nodes
     if short := too_short_to_stop(counts, options.samples // options.nodes):
         return short
-    is_safe = model == "linear" and rows.informative >= ENOUGH_LINEAR * rows.inputs.shape[1]
-    return LINEAR if is_safe else ""
+    from dnasa.tasks.tasks import shrinkage
+
+    if model != "linear":
+        return ""
+    if shrinkage(rows):
+        return SHRUNK
+    return LINEAR if rows.informative >= ENOUGH_LINEAR * rows.inputs.shape[1] else ""
 
 
 def few_events(rows: Dataset) -> str:

@@ -12,6 +12,7 @@ from dnasa.problems.classification import Regression
 from dnasa.problems.losses import WeightedCrossEntropy, cross_entropy
 from dnasa.problems.privacy import Privacy
 from dnasa.problems.sharded import SAMPLE, Shards
+from dnasa.problems.shrinkage import Shrinkage
 from dnasa.problems.supervised import Supervised
 from dnasa.tasks import BATCH, models
 
@@ -61,6 +62,8 @@ def on_shards(
         loss_scale = 1 / len(shards(0) if callable(shards) else shards)
     options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": loss_scale, "validation": validation}
     options["privacy"] = privacy
+    if name == "linear" and privacy is None:
+        options["shrinkage"] = shrinkage(rows)
     weights = class_weights(rows, class_weight)
     if rows.task == "regression":
         return Regression(models.make(name, rows), rows, shards, train_metrics=train_metrics, **options)
@@ -73,6 +76,14 @@ def on_shards(
         options |= {"train_metrics": False, "autocast": "bfloat16" if mixed_precision else None}
     loss = cross_entropy if weights is None else WeightedCrossEntropy(weights)
     return Supervised(models.make(name, rows), loss, rows, shards, test_loss=cross_entropy, **options)
+
+
+def shrinkage(rows: Dataset) -> Shrinkage | None:
+    """The penalty of a linear model, of two classes in a table of the user's."""
+    if rows.encoding is None or rows.classes != 2 or rows.inputs.ndim != 2:
+        return None
+    share = rows.informative / rows.training_rows
+    return Shrinkage(rows.inputs.shape[1] / rows.training_rows, 2 * share * (1 - share))
 
 
 def class_weights(rows: Dataset, how: ClassWeight) -> np.ndarray | None:
