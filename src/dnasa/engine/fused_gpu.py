@@ -29,7 +29,7 @@ class FusedOnGpu(Stepper):
         stored, self.set_step = with_stored_schedules(self.form, self.x)
         self.lengths = compiled_or_plain(lambda z: nonzero(norm(z)))
         self.learn = compiled_or_plain(lambda *arrays: _learn(stored.form.radius, *arrays))
-        self.side = torch.cuda.Stream(self.x.device) if self.form.radius and self.x.is_cuda else None
+        self.side = torch.cuda.Stream(self.x.device, priority=-1) if self.form.radius and self.x.is_cuda else None
 
     def step(self, gradients: Gradients, t: int) -> None:
         form, state, W = self.form, self.state, self.weights[t % len(self.weights)]
@@ -44,7 +44,7 @@ class FusedOnGpu(Stepper):
             eta = form.radius.step(state, t)
             if self.side is not None:
                 self.side.wait_stream(torch.cuda.current_stream(g.device))
-            with torch.cuda.stream(self.side):  # its small kernels run beside the large one
+            with torch.cuda.stream(self.side):  # small kernels beside the large one, not after it
                 self.set_step(t)
                 learned = dict(zip(("S", "A", "r"), self.learn(state, eta, g, W), strict=True))
             state = state._replace(average=form.radius.average(state, t))
