@@ -81,6 +81,18 @@ def test_estimates_are_those_of_all_rows_in_one_place(kind: str) -> None:
         np.testing.assert_allclose(table[found.ratio.replace(" ", "_")], np.exp(table.coefficient))
 
 
+def test_notes_say_what_makes_estimates_doubtful() -> None:
+    frames = hospitals()
+    frames = {name: frame.assign(site=name) for name, frame in frames.items()}
+    frames["oslo"] = frames["oslo"].assign(died=np.where(np.arange(len(frames["oslo"])) < 25, "yes", "no"))
+    found = fit("logistic", frames, "died", drop_columns="days,visits,pressure")
+    notes = " ".join(found.notes)
+    assert re.search(r"Fewer than 10 events for each input at .*oslo: a site's own", notes)
+    for words in ("site=lyon", "one value only"):
+        assert words not in notes, "intercepts of sites are no surprise"
+    assert "where counts vary more than their mean" in " ".join(of("poisson", hospitals()).notes)
+
+
 def test_fits_without_a_site_and_their_random_effects_are_those_of_twins() -> None:
     frames, own = hospitals(), []
     found = of("cox", frames)

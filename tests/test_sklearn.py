@@ -61,7 +61,7 @@ def test_rows_of_a_group_belong_to_one_node() -> None:
 
 
 def test_a_linear_classifier_has_the_risks_of_pooled_rows_with_its_penalty() -> None:
-    """Without a penalty, its risks are too extreme: they differ from these by 0.05 on average. The last iterate's differ by 0.010."""
+    """Without a penalty, its risks are too extreme: they differ from these by 0.05 on average."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(250, 20))
     y = rng.random(250) < 1 / (1 + np.exp(2 - X @ rng.normal(size=20) / 4))

@@ -41,6 +41,7 @@ __all__ = ["Fit", "fit"]
 
 RATIOS = {"logistic": "odds ratio", "linear": "", "poisson": "rate ratio", "cox": "hazard ratio"}  # exp(coefficient)
 TASKS = {"logistic": "classification", "linear": "regression", "poisson": "regression", "cox": "classification"}
+EVENTS = 10  # rows of the rarer value for each input, below which maximum likelihood is biased
 MOST = 30  # iterations; five to eight are usual
 CONVERGED = 1e-9  # the largest step, in standard deviations
 SINGULAR = 1e-10  # the smallest eigenvalue of second derivatives that are scaled to a diagonal of 1
@@ -82,7 +83,10 @@ class Fit(NamedTuple):
             mean, width = table.random_effects, 1.96 * table.random_effects_standard_error
             ends = interval(mean - width, mean + width)
             texts["random effects"] = [f"{decimals(x)} ({both})" for x, both in zip(scaled(mean), ends, strict=True)]
-            texts["I2 (p)"] = [f"{share:.0f} % ({p:.2f})" for share, p in zip(table.i2_percent, table.q_p, strict=True)]
+            texts["I2 (p)"] = [
+                f"{share:.0f} % ({'<0.01' if p < 0.005 else f'{p:.2f}'})"
+                for share, p in zip(table.i2_percent, table.q_p, strict=True)
+            ]
             texts["without one site"] = interval(table.without_one_site_low, table.without_one_site_high)
         return texts.replace({"nan (nan to nan)": "-", "nan to nan": "-", "nan % (nan)": "-"})  # too few sites have an estimate
 
@@ -160,7 +164,8 @@ class Table(NamedTuple):
     summary: Summary
     rows: Rows
     time: np.ndarray | None
-    left_out: int
+    incomplete: int
+    rare: int  # complete rows of categories with too few, or left out to hide how many these are
     warnings: list[str]
 
 
@@ -177,7 +182,7 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int
     if not len(rows.labels):
         name = str(used.isna().sum().idxmax())
         raise InputError(f"No row is complete; column '{name}' has the most gaps: {drop_remedy(name)}.")
-    rows = rows._replace(features=tuple(name for name in rows.features if name != time))
+    rows, complete = rows._replace(features=tuple(name for name in rows.features if name != time)), len(rows.labels)
     if TASKS[kind] == "classification":
         _check_two(kind, rows.labels, min_count)
     check_columns(rows)
@@ -201,7 +206,7 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int
         raise InputError(f"Column '{positive}' must hold {'times' if time else 'counts, whole numbers'} from 0 on.")
     if kind == "poisson" and numbers is not None and numbers.sum() < min_count:
         raise _too_few(f"{numbers.sum():g} events", count, target, min_count)
-    return Table(summary, rows, numbers, before - count, sentinel_warnings(rows))
+    return Table(summary, rows, numbers, before - complete, complete - count, sentinel_warnings(rows))
 
 
 def _check_two(kind: str, labels: pd.Series, min_count: int) -> None:
@@ -304,19 +309,25 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
         by_site = pd.concat(frames, ignore_index=True)[BY_SITE]
         table = table.join(_over_sites(by_site), on="input")
     title = f"{kind.capitalize()} regression of {total.target.name}{event}, {total.rows:,} rows{events} at {len(counts)} sites"
-    reason = f"a value is missing, or a category has fewer than {min_count} rows at the site"
     notes = [f"Reference of {name}: {words[0]}." for name, words in texts.items()]
     notes += [
-        f"{each.summary.name} leaves out {each.left_out:,} of {each.left_out + each.summary.rows:,} rows: {reason}"
-        f"{', or to hide how many these are' if each.left_out == min_count else ''}."
+        f"{each.summary.name} leaves out {left:,} of {left + each.summary.rows:,} rows: {each.incomplete:,} lack a value, "
+        f"{each.rare:,} are of categories with fewer than {min_count}{' or hide how many are' if left == min_count else ''}."
         for each in tables
-        if each.left_out
+        if (left := each.incomplete + each.rare)
     ]
+    notes += ["Standard errors are too small where counts vary more than their mean."] * (kind == "poisson")
     if classes:
         few = ", ".join(f"{each.name} {each.target.rows_of_classes.get(classes[1], 0):,}" for each in summaries)
         notes += [f"Events, to the nearest {min_count} at each site: {few}."] * (len(counts) > 1)
+        rarer = {each.name: min(each.target.rows_of_classes.values()) for each in summaries if len(summaries) > 1}
+        if scarce := ", ".join(name for name, rows in rarer.items() if rows < EVENTS * len(design.encoding.inputs)):
+            notes.append(
+                f"Fewer than {EVENTS} events for each input at {scarce}: a site's own estimates are too far from 0 then."
+            )
         notes += [f"Log likelihood {found.value:.2f}, AIC {2 * (d - found.value):.2f}."] * (not lost)
-    lacking = by_site[by_site.coefficient.isna()].groupby("site", sort=False) if len(by_site) else ()
+    estimated = by_site.groupby("input").coefficient.transform("count") > 0 if len(by_site) else ()  # not that of a site's name
+    lacking = by_site[by_site.coefficient.isna() & estimated].groupby("site", sort=False) if len(by_site) else ()
     if lacks := "; ".join(f"{site} ({', '.join(rows.input)})" for site, rows in lacking):
         notes.append(f"Left out of random effects and I2, since a site's own rows give no estimate: {lacks}.")
     warned = [sentence for each in tables for sentence in each.warnings] + agreement.warnings(

@@ -183,9 +183,10 @@ def test_what_training_rows_did_not_have_is_filled_and_named() -> None:
     assert encoding.doubts(complete) == []
     (doubt,) = encoding.doubts(complete.assign(age=complete.age + 4 * complete.age.std()))
     assert re.fullmatch(r"(\d+) of \1 rows have a median of 'age' \d\.\d standard .* \(another unit\?\)\.", doubt)
+    where = "more than 10 standard deviations from the mean of the training rows"
     assert encoding.doubts(gaps) == [
-        f"1 of {len(gaps)} rows have a value of 'age' more than 10 standard deviations from the mean of the training rows.",
-        f"1 of {len(gaps)} rows have no value of 'age', which all training rows have: their mean is used.",
+        f"1 of {len(gaps)} rows (first row 1) have a value of 'age' {where}.",
+        f"1 of {len(gaps)} rows (first row 0) have no value of 'age', which all training rows have: their mean is used.",
     ]
     absent = f"{len(gaps)} of {len(gaps)} rows have no column 'age': its values count as missing."
     assert encoding.doubts(gaps.drop(columns="age")) == [absent]

@@ -130,6 +130,17 @@ def test_one_file_serves_several_targets(hospitals: Path) -> None:
         data.from_shards(hospitals / "messy", range(5), 5, "sodium", recode=RECODE, **options)
 
 
+def test_labels_that_leave_out_a_class_of_the_file_are_refused() -> None:
+    recode = {"labels": {"0": "no", "1": "yes"}}
+    with pytest.raises(
+        InputError, match=r"^--labels dead=1,alive=0 does not name 'no', a class of the file of --recode: add it"
+    ):
+        as_recode(recode, "dead=1,alive=0")
+    both = as_recode(recode, "no=0,yes=1")
+    assert both is not None
+    assert both.labels == {"0": "0", "1": "1", "no": "0", "yes": "1"}
+
+
 def test_flipped_classes_are_asked_about(hospitals: Path) -> None:
     recode = {"labels": {"no": "no", "yes": "yes"}, "sites": {"oslo": {"labels": {"no": "yes", "yes": "no"}}}}
     assert read(hospitals / "clean", recode).warnings == (
@@ -177,17 +188,22 @@ def test_a_number_far_from_all_others_is_named() -> None:
     assert data.from_frame(frame, "died").warnings == ()
     frame.loc[7, ["bmi", "visits"]] = 265, 9
     assert data.from_frame(frame, "died").warnings == (
-        "Column 'bmi' has 265 in 1 row, far from its other numbers: is it wrong, or in other units?",
+        "Column 'bmi' has 265 in 1 row, unlike its other numbers: is it wrong, or in other units?",
     )
     frame["change"] = rng.normal(0, 1, 200).round(1) - 1  # has -1, 0 and negative numbers
     frame.loc[7, ["bmi", "crp", "visits"]] = 0, -1, -1
     frame.loc[8, "crp"] = -1
     frame["icu"] = np.where(np.arange(200) < 3, 9, np.arange(200) % 2)
     assert [sentence[:32] for sentence in data.from_frame(frame, "died").warnings] == [
-        "Column 'bmi' has 0 in 1 row, far",
-        "Column 'crp' has -1 in 2 rows, f",
-        "Column 'icu' has 9 in 3 rows, fa",
+        "Column 'bmi' has 0 in 1 row, unl",
+        "Column 'crp' has -1 in 2 rows, u",
+        "Column 'icu' has 9 in 3 rows, un",
     ]
+    frame["bnp"] = np.where(
+        np.arange(200) < 40, 9999, rng.lognormal(7, 1, 200).clip(max=9000).round()
+    )  # larger than all, not far
+    (sentence,) = (line for line in data.from_frame(frame[["bnp", "died"]], "died").warnings if "bnp" in line)
+    assert sentence.startswith("Column 'bnp' has 9999 in 40 rows, unlike its other numbers: if this is a missing value")
     frame["icu"] = np.where(np.arange(200) < 1, 3, np.arange(200) % 2)
     assert not [line for line in data.from_frame(frame, "died").warnings if "icu" in line], "3 may be a count"
 

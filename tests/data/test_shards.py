@@ -212,6 +212,7 @@ def test_columns_are_matched_by_name_in_any_order(tmp_path: Path) -> None:
             lambda f: f.assign(town=np.arange(len(f)) % 9),
             "^Column 'town' of oslo holds numbers; at bonn it holds texts: map it with categories",
         ),
+        (lambda f: f.assign(age="old", town=1.5), r"^Column 'age' of oslo .*\. Nor do sites agree on the kind of 'town'\.$"),
     ],
 )
 def test_a_column_that_does_not_fit_is_named_with_its_site(tmp_path: Path, change: Any, words: str) -> None:
@@ -220,6 +221,11 @@ def test_a_column_that_does_not_fit_is_named_with_its_site(tmp_path: Path, chang
     for blocks in ([range(3)], [range(1), range(1, 3)]):
         with pytest.raises(InputError, match=words):
             in_processes(folder, blocks, 3, target="kind")
+
+
+def test_blanks_at_the_ends_of_texts_do_not_count() -> None:
+    padded = frames()[0].assign(town=lambda frame: frame.town + " ")
+    assert encoding_of(data.from_frame(padded, "kind")).to_json() == encoding_of(data.from_frame(frames()[0], "kind")).to_json()
 
 
 def test_targets_by_position_must_be_the_same_column(tmp_path: Path) -> None:
@@ -255,6 +261,11 @@ def test_sites_that_differ_honestly_give_no_warning(how: str) -> None:
         for nodes in (2, 3, 10):
             parts = [frame.iloc[shard] for shard in data.partition(how, labels, nodes) if len(shard) >= 40]
             assert [line for line in warned(parts) if not line.endswith("rows of one class only.")] == []
+
+
+def test_a_column_with_the_name_of_each_site_gives_no_warning() -> None:
+    rng = np.random.default_rng(0)
+    assert warned([patients(rng, 90).assign(site=name) for name in ("bonn", "oslo", "rome")]) == ()
 
 
 def test_a_small_site_with_one_value_or_one_class_is_named() -> None:

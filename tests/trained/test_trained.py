@@ -601,7 +601,8 @@ def test_an_exported_model_predicts_as_ours(task: str, home: Path, tmp_path: Pat
     raw.loc[3, "b"] = np.nan  # the training rows have a value
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     with pytest.warns(
-        UserWarning, match=r"120 of 200 rows have a value of 'colour' that the model does not know: violet, a missing one"
+        UserWarning,
+        match=r"120 of 200 rows \(first row 0\) have a value of 'colour' that the model does not know: violet, a missing one",
     ):
         model.predict(raw)
     for rows in (raw, raw[:1]):

@@ -50,9 +50,12 @@ def aligned(summaries: Sequence[Summary]) -> list[Summary]:
     _check_names(summaries)
     order = [column.name for column in first.columns]
     tables = [{column.name: column for column in summary.columns} for summary in summaries]
-    for name in order:
-        kinds = ["" if table[name].is_empty else table[name].kind for table in tables]
-        _check_kinds(name, summaries, kinds, f'map it with categories."{name}" in a file of --recode, or {drop_remedy(name)}')
+    kinds_of = {name: ["" if table[name].is_empty else table[name].kind for table in tables] for name in order}
+    mixed = [name for name, kinds in kinds_of.items() if len({*kinds} - {""}) > 1]
+    for name in mixed:  # the first raises
+        also = f" Nor do sites agree on the kind of {', '.join(map(repr, mixed[1:]))}." if mixed[1:] else ""
+        remedy = f'map it with categories."{name}" in a file of --recode, or {drop_remedy(name)}'
+        _check_kinds(name, summaries, kinds_of[name], remedy, also)
     kinds = [summary.target.kind for summary in summaries]
     _check_kinds(first.target.name, summaries, kinds, f"write it the same at all sites, {LABELS}")
     pairs = zip(summaries, tables, strict=True)
@@ -84,12 +87,12 @@ def _quoted(names: Collection[str]) -> str:
     return ", ".join(map(repr, sorted(names)[:3])) or "none"
 
 
-def _check_kinds(name: str, summaries: Sequence[Summary], kinds: Sequence[str], remedy: str) -> None:
+def _check_kinds(name: str, summaries: Sequence[Summary], kinds: Sequence[str], remedy: str, also: str = "") -> None:
     different = [kind for kind in dict.fromkeys(kinds) if kind]  # a column without values fits any
     if len(different) > 1:
         odd, usual = sorted(different, key=kinds.count)
         site, other = (summaries[kinds.index(kind)].name for kind in (odd, usual))
-        raise InputError(f"Column '{name}' of {site} holds {odd}s; at {other} it holds {usual}s: {remedy}.")
+        raise InputError(f"Column '{name}' of {site} holds {odd}s; at {other} it holds {usual}s: {remedy}.{also}")
 
 
 def check_classes(summaries: Sequence[Summary]) -> None:
@@ -122,6 +125,8 @@ def warnings(summaries: Sequence[Summary], named: Collection[str] = ()) -> list[
     sites, sentences = [summary.name for summary in summaries], []
     for columns in zip(*(summary.columns for summary in summaries), strict=True):
         name = columns[0].name
+        if _names_sites(columns):
+            continue
         sentences += _unit_warnings(name, sites, [column.moments for column in columns])
         sentences += _constant_warnings(name, sites, columns)
         misspelled = _misspelled([column.counts.keys() - {MISSING} for column in columns])
@@ -146,6 +151,12 @@ def warnings(summaries: Sequence[Summary], named: Collection[str] = ()) -> list[
     ]
     sentences += _flip_warnings(targets[0].name, sites, classes)
     return sentences + _label_warnings(targets[0].name, sites, classes, named)
+
+
+def _names_sites(columns: Sequence[Column]) -> bool:
+    """Whether each site has one text of its own, as for an intercept of each site."""
+    texts = [{*column.counts} for column in columns]
+    return all(len(words) == 1 for words in texts) and len(set().union(*texts)) == len(columns) > 1
 
 
 def _foreign(columns: Sequence[Column]) -> list[int]:

@@ -48,9 +48,11 @@ def map_text_columns(frame: pd.DataFrame, function: Callable[[pd.Series], pd.Ser
 
 
 def blanks_to_missing(column: pd.Series) -> pd.Series:
-    """Make empty texts, and words such as NA, missing values, whatever file they come from."""
-    blanks = [word for word in column.unique() if isinstance(word, str) and word.strip() in MISSING_WORDS]
-    return column.mask(column.isin(blanks)) if blanks else column
+    """Make empty texts, and words such as NA, missing values, and trim other texts, whatever file they come from."""
+    texts = {word: word.strip() for word in column.unique() if isinstance(word, str)}
+    blanks = [word for word, trimmed in texts.items() if trimmed in MISSING_WORDS]
+    column = column.mask(column.isin(blanks)) if blanks else column
+    return column.replace(padded) if (padded := {word: text for word, text in texts.items() if word != text}) else column
 
 
 def infer_dtype(column: pd.Series) -> pd.Series:
@@ -105,7 +107,7 @@ def as_float32(array: np.ndarray, what: str) -> np.ndarray:
     return rows
 
 
-def first_row(column: pd.Series, flags: np.ndarray) -> str:
+def first_row(column: pd.Series | pd.DataFrame, flags: np.ndarray) -> str:
     """The first row that is flagged, for the user: rows of a file count from 1, below its header."""
     return f"row {column.index[int(np.argmax(flags))]}"
 

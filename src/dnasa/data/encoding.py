@@ -12,7 +12,7 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from dnasa.core import InputError
-from dnasa.data.columns import MISSING, NUMERIC, as_frame, to_numbers, to_words
+from dnasa.data.columns import MISSING, NUMERIC, as_frame, first_row, to_numbers, to_words
 from dnasa.data.recoding import Recode
 from dnasa.files import refusing_damage
 
@@ -111,27 +111,34 @@ class Encoding(NamedTuple):
         """A sentence for each column whose values the training rows did not have: missing, far away or of other categories."""
         if not self.features:
             return []
-        table, found = as_frame(rows), list[tuple[Any, str]]()
+        table, found = as_frame(rows), list[tuple[np.ndarray, str]]()
         for feature, column, mean, scale in self._feature_columns(table):
             if feature.name not in map(str, table.columns) and column.isna().all():
                 close = [name for name in map(str, table.columns) if name.strip().casefold() == feature.name.strip().casefold()]
                 meant = f" (is it '{close[0]}'?)" if close else ""
-                found.append((len(column), f"have no column '{feature.name}'{meant}: its values count as missing"))
+                found.append(
+                    (np.ones(len(column), bool), f"have no column '{feature.name}'{meant}: its values count as missing")
+                )
             elif feature.kind == "text":
-                unknown = [word for word in to_words(column) if word not in feature.categories]
-                examples = ", ".join(word[:30] or "a missing one" for word in list(dict.fromkeys(unknown))[:3])
-                found.append((len(unknown), f"have a value of '{feature.name}' that the model does not know: {examples}"))
+                words = np.array(to_words(column), dtype=object)
+                unknown = np.array([word not in feature.categories for word in words], bool)
+                examples = ", ".join(word[:30] or "a missing one" for word in list(dict.fromkeys(words[unknown]))[:3])
+                found.append((unknown, f"have a value of '{feature.name}' that the model does not know: {examples}"))
             else:
                 values = to_numbers(feature.name, column, allow_missing=True)
-                far, missing = (np.abs(values - mean) > FAR * scale).sum(), np.isnan(values).sum() * (feature.fill is None)
+                far, missing = np.abs(values - mean) > FAR * scale, np.isnan(values) & (feature.fill is None)
                 where = f"{FAR} standard deviations from the mean of the training rows"
                 found.append((far, f"have a value of '{feature.name}' more than {where}"))
                 present = values[~np.isnan(values)]
                 shift = abs(np.median(present) - mean) / scale if len(present) >= 5 else 0
                 what = f"have a median of '{feature.name}' {shift:.1f} standard deviations from the mean of the training rows"
-                found.append((len(present) * (shift > SHIFTED), f"{what} (another unit?)"))
+                found.append((~np.isnan(values) & (shift > SHIFTED), f"{what} (another unit?)"))
                 found.append((missing, f"have no value of '{feature.name}', which all training rows have: their mean is used"))
-        return [f"{count:,} of {len(table):,} rows {what}." for count, what in found if count]
+        return [
+            f"{flags.sum():,} of {len(table):,} rows{'' if flags.all() else f' (first {first_row(table, flags)})'} {what}."
+            for flags, what in found
+            if flags.any()
+        ]
 
     def _checked_array(self, rows: Any) -> np.ndarray:
         array = np.asarray(rows)

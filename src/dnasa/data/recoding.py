@@ -155,4 +155,6 @@ def as_recode(given: Any, labels: str | None = None) -> Recode | None:
     classes = {pair[0]: pair[-1] for pair in pairs}
     if len(names := list(classes)) == 2 and names == list(classes.values()) != sorted(names):
         raise InputError(f"--labels {labels} gives no order. For {names[1]} as the event: --labels {names[0]}=0,{names[1]}=1.")
+    if classes and (others := sorted(recode.named - {*classes, *classes.values()})):
+        raise InputError(f"--labels {labels} does not name '{others[0]:.40}', a class of the file of --recode: add it.")
     return recode.followed_by(classes)

@@ -25,6 +25,7 @@ from dnasa.data.rows import Rows
 T = TypeVar("T")
 MIN_COUNT = 5  # rows: by default, no statistic of fewer leaves a site
 SENTINEL = re.compile(r"0|-1|-9|-?(99+|88+|77+)(\.9+)?")  # a number that often stands for a missing one
+FREQUENT = 5  # times as many rows as of any other number
 FAR, NEAR, FEW_VALUES = 3, 0.2, 10  # a number is far by so many times the range of the others, if these are more than a few
 SOLVABLE = 3  # values whose counts follow from the moments
 MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
@@ -264,17 +265,18 @@ def sentinel_warnings(rows: Rows, where: str = "") -> list[str]:
                 if SENTINEL.fullmatch(f"{value:.10g}"):
                     remedy = "if this is a missing value, say so under [missing] in a file of --recode."
                 rows_text = counted((values == value).sum(), "row")
-                sentences += [f"Column '{name}'{where} has {value:g} in {rows_text}, far from its other numbers: {remedy}"]
+                sentences += [f"Column '{name}'{where} has {value:g} in {rows_text}, unlike its other numbers: {remedy}"]
     return sentences
 
 
 def _usual_gap(value: float, others: np.ndarray, rows: int) -> float:
     """The largest gap between the least or largest number of a column and the others that is no surprise."""
-    width, several = float(np.ptp(others)) or np.inf, len(np.unique(others)) > FEW_VALUES
-    if several and value <= 0 <= others.min() and (rows > 1 or SENTINEL.fullmatch(f"{value:.10g}")):
+    counts, is_code = np.unique(others, return_counts=True)[1], SENTINEL.fullmatch(f"{value:.10g}")
+    width, several = float(np.ptp(others)) or np.inf, len(counts) > FEW_VALUES
+    if several and value <= 0 <= others.min() and (rows > 1 or is_code):
         return NEAR * width if value == 0 else 0
-    if SENTINEL.fullmatch(f"{value:.10g}") and value not in (0, -1):
-        return width
+    if is_code and value not in (0, -1):
+        return 0 if several and rows > FREQUENT * counts.max() else width
     return FAR * width if several or np.isin(others, (0, 1)).all() else np.inf  # 3 may be a count
 
 
