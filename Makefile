@@ -15,7 +15,7 @@ setup: .venv/ready-to-develop ## install everything, at the versions of constrai
 .venv/ready-to-run: pyproject.toml setup.py constraints.txt $(wildcard src/dnasa/engine/*.[ch])
 	$(PYTHON) -m venv .venv
 	rm -f src/dnasa/*.so
-	$(PIP) -e ".[torch,data,plot]"
+	$(PIP) -e ".[torch,data,plot,sites]"
 	@$(BIN)/python -c "import dnasa.compiled" 2>/dev/null || echo "WARNING: the C extension was not built: everything works, more slowly." \
 		"To see why: $(BIN)/pip install --verbose --no-deps -e ."
 	touch $@

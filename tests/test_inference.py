@@ -166,21 +166,30 @@ def test_a_target_with_a_third_value_gets_the_remedy_that_works() -> None:
 def test_the_event_is_asked_for_where_words_do_not_say_it() -> None:
     frames = {name: frame[["age", "dose", "died"]].dropna() for name, frame in hospitals().items()}
     words = {name: frame.replace({"died": {"no": "survived", "yes": "died"}}) for name, frame in frames.items()}
-    with pytest.raises(
-        InputError, match=r"Which value of column 'died' is the event\? --labels died=0,survived=1 makes survived"
-    ):
+    with pytest.raises(InputError, match=r"Which value of column 'died' is the event\? --labels died,survived makes survived"):
         fit("cox", words, "died", time="age")
-    named = fit("logistic", words, "died", recode=as_recode(None, "survived=0,died=1"))
+    named = fit("logistic", words, "died", recode=as_recode(None, "survived,died"))
+    assert named.title.startswith("Logistic regression of died = died, ")
     pd.testing.assert_frame_equal(named.table, fit("logistic", frames, "died").table)
     assert "Events, to the nearest 5 at each site: bonn" in " ".join(named.notes)
     sites = {"bonn": {"labels": {"0": "survived", "1": "died"}}}
     coded = {**words, "bonn": frames["bonn"].replace({"died": {"no": "0", "yes": "1"}})}
-    both = fit("logistic", coded, "died", recode=as_recode({"sites": sites}, "survived=0,died=1"))
+    both = fit("logistic", coded, "died", recode=as_recode({"sites": sites}, "survived,died"))
     pd.testing.assert_frame_equal(both.table, named.table)
-    with pytest.raises(
-        InputError, match=r"--labels survived,died gives no order. For died as the event: --labels survived=0,died=1"
-    ):
-        as_recode(None, "survived,died")
+
+    def together(network: Network) -> Fit:
+        name = [*words][network.rank]
+        order = {"order": ["survived", "died"]} if name != "oslo" else {"order": ["died", "survived"]}
+        return fit(
+            "logistic",
+            {name: words[name]},
+            "died",
+            network=network,
+            recode=order | {"labels": {name: name for name in ("died", "survived")}},
+        )
+
+    with pytest.raises(InputError, match="Sites order the classes differently"):
+        run_threads(dnasa.topology.complete(3), together)
     pairs = {("no", "yes"): True, ("Alive", "Dead"): True, ("ja", "nein"): False, ("a", "b"): False, (0, 1): True}
     assert {pair: not unclear_event(pair) for pair in pairs} == pairs
 

@@ -184,7 +184,7 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int
         raise InputError(f"No row is complete; column '{name}' has the most gaps: {drop_remedy(name)}.")
     rows, complete = rows._replace(features=tuple(name for name in rows.features if name != time)), len(rows.labels)
     if TASKS[kind] == "classification":
-        _check_two(kind, rows.labels, min_count)
+        _check_two(kind, rows, min_count)
     check_columns(rows)
     none, count = rows.take(np.arange(0)), -1
     texts = [column.name for column in summarize(rows, none, TASKS[kind]).columns if column.kind == "text"]
@@ -209,8 +209,9 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int
     return Table(summary, rows, numbers, before - complete, complete - count, sentinel_warnings(rows))
 
 
-def _check_two(kind: str, labels: pd.Series, min_count: int) -> None:
+def _check_two(kind: str, rows: Rows, min_count: int) -> None:
     """Refuse a target with more values than two, which the site can mend."""
+    labels, is_ordered = rows.labels, rows.recode is not None and rows.recode.order
     counts, is_number = pd.Series(to_words(labels)).value_counts(), kind_of(str(labels.name), labels) == "number"
     if len(counts) > 2 and counts.iloc[1] >= min_count > counts.iloc[2]:
         word = counts.index[-1] if is_number else json.dumps(counts.index[-1])
@@ -226,7 +227,12 @@ def _check_two(kind: str, labels: pd.Series, min_count: int) -> None:
             f"Column '{labels.name}' must have two values, event or not, and has {len(counts):,}: {remedy}",
             "a target with more than two values",
         )
-    if not is_number and kind in ("logistic", "cox") and (remedy := agreement.unclear_event(sorted(counts.index))):
+    if (
+        not is_number
+        and not is_ordered
+        and kind in ("logistic", "cox")
+        and (remedy := agreement.unclear_event(sorted(counts.index)))
+    ):
         raise InputError(
             f"Which value of column '{labels.name}' is the event? {remedy}.",
             "a target whose labels do not say which is the event",

@@ -31,7 +31,7 @@ with needed_by("dnasa.sklearn"):
     )
 
     from dnasa.problems.supervised import Supervised
-    from dnasa.tasks.sources import PATIENCE, too_short_to_stop
+    from dnasa.tasks.sources import PATIENCE, too_short_to_stop, why_linear_is_enough
     from dnasa.tasks.tasks import on_shards
     from dnasa.trained import TrainedModel
 
@@ -107,7 +107,8 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         """What is minimized, and whether it has rows to stop early by."""
         stops_early = choose("early_stopping", str(self.early_stopping), {"auto": "auto", "True": True, "False": False})
         if stops_early == "auto":
-            stops_early = not too_short_to_stop([len(shard) for shard in shards], self.steps * self.batch)
+            short = too_short_to_stop([len(shard) for shard in shards], self.steps * self.batch)
+            stops_early = not (short or why_linear_is_enough(rows, self.model))
         validation: list[np.ndarray] = []
         if stops_early:
             shards, validation = hold_out_of_each(shards, strata=rows.strata)
@@ -166,8 +167,8 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[mi
         random_state: The seed, as in scikit-learn.
         weight_decay: Decoupled weight decay, as in `dnasa.solve`.
         early_stopping: Whether to hold out a tenth of each node's rows, to stop when the loss on them no longer improves, and
-            to keep the best model. "auto": with at least 100 rows and more than 5 passes over them. Without it, a linear
-            model is the average of its iterates.
+            to keep the best model. "auto": with at least 100 rows and more than 5 passes over them, unless the model is
+            linear and of two classes or has 5 rows for each input. Without it, a linear model is the average of its iterates.
     """
 
     def _labels(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, Encoding]:

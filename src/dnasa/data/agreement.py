@@ -35,7 +35,7 @@ def unclear_event(classes: Sequence[Any]) -> str:
     first, second = (name.lower() for name in classes)
     if (second in EVENTS or first in OTHERS) and first not in EVENTS and second not in OTHERS:
         return ""
-    one, other = (shlex.quote(f"{each}=0,{name}=1") for each, name in (classes, classes[::-1]))
+    one, other = (shlex.quote(",".join(pair)) for pair in (classes, classes[::-1]))
     return f"--labels {one} makes {classes[1]:.40} the event, --labels {other} makes {classes[0]:.40}"
 
 
@@ -100,6 +100,8 @@ def check_classes(summaries: Sequence[Summary]) -> None:
     if len(summaries) < 2 or are_positions([column.name for column in summaries[0].columns]):
         return
     all_classes = [summary.target.rows_of_classes for summary in summaries]
+    if len({tuple(classes) for classes in all_classes}) > 1 == len({frozenset(classes) for classes in all_classes}):
+        raise InputError("Sites order the classes differently, and the last is the event: give the same --labels at all sites.")
     usual, _ = max(Counter(map(frozenset, all_classes)).items(), key=lambda item: (item[1], len(item[0])))
     misspelled = _misspelled([[str(name) for name in classes] for classes in all_classes])
     for place, classes in enumerate(all_classes):

@@ -25,6 +25,7 @@ class Recode(BaseModel):
     units: dict[str, dict[Literal["factor", "offset"], Finite]] = {}  # a number becomes factor * number + offset
     categories: dict[str, dict[str, Word]] = {}  # of a column, a spelling: the one that all sites use
     labels: dict[str, Word] = {}  # a label of the target: its class
+    order: tuple[str, ...] = ()  # of the classes, the event last; sorted where there is none
     sites: dict[str, "Recode"] = {}  # what applies at one site only
 
     @field_validator("units")
@@ -37,7 +38,10 @@ class Recode(BaseModel):
     def at(self, site: str) -> "Recode":
         """What applies at a site: what is for all, and its own."""
         own = self.sites.get(site, Recode())
-        return Recode(**{name: getattr(self, name) | getattr(own, name) for name in Recode.model_fields if name != "sites"})
+        parts = {
+            name: getattr(self, name) | getattr(own, name) for name in Recode.model_fields if name not in ("sites", "order")
+        }
+        return Recode(**parts, order=self.order)
 
     def with_sites(self, names: Collection[str]) -> "Recode":
         """With a section for each site, perhaps an empty one."""
@@ -50,7 +54,10 @@ class Recode(BaseModel):
             return {label: classes.get(name, name) for label, name in labels.items()}
 
         sites = {name: site.model_copy(update={"labels": then(site.labels)}) for name, site in self.sites.items()}
-        return self.model_copy(update={"labels": then(self.labels) | dict(classes), "sites": sites})
+        order = tuple(classes) if [*classes] == [*classes.values()] else ()
+        return self.model_copy(
+            update={"labels": then(self.labels) | dict(classes), "sites": sites, "order": order or self.order}
+        )
 
     @property
     def named(self) -> set[str]:
@@ -66,7 +73,7 @@ class Recode(BaseModel):
     @property
     def classes(self) -> tuple[Any, ...]:
         """The classes that the labels name: numbers if all of them are."""
-        names = pd.Series(sorted(set(self.labels.values())), dtype=object)
+        names = pd.Series(sorted({*self.labels.values(), *self.order}), dtype=object)
         numbers = pd.to_numeric(names, errors="coerce")
         return tuple(names if numbers.isna().any() else numbers.astype(float))
 
@@ -153,8 +160,6 @@ def as_recode(given: Any, labels: str | None = None) -> Recode | None:
     if not all(len(pair) < 3 and all(pair) for pair in pairs):
         raise InputError(f"--labels takes labels and their classes, as in no=0,yes=1 or no,yes; not '{labels}'.")
     classes = {pair[0]: pair[-1] for pair in pairs}
-    if len(names := list(classes)) == 2 and names == list(classes.values()) != sorted(names):
-        raise InputError(f"--labels {labels} gives no order. For {names[1]} as the event: --labels {names[0]}=0,{names[1]}=1.")
     if classes and (others := sorted(recode.named - {*classes, *classes.values()})):
         raise InputError(f"--labels {labels} does not name '{others[0]:.40}', a class of the file of --recode: add it.")
     return recode.followed_by(classes)

@@ -141,7 +141,7 @@ class Target(NamedTuple):
             return Target(self.name, moments)
         rows = Counter(self.rows_of_classes)
         rows.update(other.rows_of_classes)
-        values = tuple(sorted(rows))
+        values = self.values if self.values == other.values else tuple(sorted(rows))
         return Target(self.name, moments, values, tuple(rows[value] for value in values))
 
 
@@ -391,6 +391,9 @@ def _summarize_target(rows: Rows, test: pd.Series, task: str | None, min_count: 
     counts = np.bincount(places[: len(train)], minlength=len(values))
     shown = tuple(hide_rare(dict(enumerate(counts.tolist())), min_count, kept=range(len(values))).values())
     moments = Moments(len(train)) if is_text else Moments.of(np.repeat(values, shown))
+    if order := rows.recode.order if rows.recode else ():
+        shown = tuple(dict(zip(map(str, classes), shown, strict=True))[word] for word in order)
+        classes = tuple({str(each): each for each in classes}[word] for word in order)
     return Target(name, moments, classes, shown)
 
 

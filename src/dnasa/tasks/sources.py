@@ -140,7 +140,8 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
     model = options.model or models.default(rows)
     off = "comparisons run to the end" if validate and not options.early_stopping else why_not_early(options, rows, model)
     early = not off
-    if options.is_own and rows.encoding and (remedy := unclear_event(rows.encoding.classes)):
+    is_ordered = rows.encoding and rows.encoding.recode and rows.encoding.recode.order
+    if options.is_own and rows.encoding and not is_ordered and (remedy := unclear_event(rows.encoding.classes)):
         rows = rows._replace(warnings=(*rows.warnings, f"The event is {rows.encoding.classes[1]:.40}: {remedy}."))
     if early and (warning := few_events(rows)):
         rows = rows._replace(warnings=(*rows.warnings, warning))
@@ -237,8 +238,11 @@ def why_not_early(options: SourceOptions, rows: Dataset, model: str) -> str:
     if rows.inputs.ndim != 2 or rows.vocabulary or not options.is_own:
         return "the default is for tables of your own, --early-stopping is for all data"
     counts = [site.rows for site in rows.sites] or [len(rows.labels) // options.nodes] * options.nodes
-    if short := too_short_to_stop(counts, options.samples // options.nodes):
-        return short
+    return too_short_to_stop(counts, options.samples // options.nodes) or why_linear_is_enough(rows, model)
+
+
+def why_linear_is_enough(rows: Dataset, model: str) -> str:
+    """Why a linear model on these rows does not stop early; empty for other models."""
     from dnasa.tasks.tasks import shrinkage
 
     if model != "linear":
