@@ -70,8 +70,8 @@ bench-check: setup ## compare the speed with the committed results
 faults: setup ## trials of real faults
 	PYTHONPATH=tests $(BIN)/python tests/jobs/faults.py
 
-views: setup ## 10,000 random schedules of faults: no two groups of sites train at once
-	DNASA_SCHEDULES=10000 $(BIN)/pytest -n 2 -q tests/sites/test_views.py -k random
+views: setup ## 10,000 random schedules of faults, and all short ones: no two groups of sites train at once
+	DNASA_SCHEDULES=10000 $(BIN)/pytest -n 2 -q tests/sites/test_views.py -m "long or not long" -k "random or goodbye or once-started"
 
 churn: setup ## processes that leave and join, for half an hour (MINUTES=2 FAULTS=8 is what CI runs)
 	PYTHONPATH=.:tests/helpers:$$PYTHONPATH $(BIN)/python tests/jobs/churn.py --minutes $(or $(MINUTES),31) --faults $(or $(FAULTS),120)

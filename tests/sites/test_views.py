@@ -11,6 +11,10 @@ import pytest
 from dnasa.sites import views
 from dnasa.sites.views import INTERVAL, Agreement, Member, View, Vote, advance, first_vote, new_ballot
 
+LATER_STARTS = [  # the first is in `make views`
+    pytest.param(0, 1000, 10**6, id="once-started", marks=pytest.mark.long),
+    pytest.param(1, 10**4, 1e9, marks=pytest.mark.long),
+]
 SCHEDULES = int(os.environ.get("DNASA_SCHEDULES", "100"))
 
 
@@ -245,7 +249,14 @@ def before_start(sites: int, needs: int, attempts: int, restarts: int) -> World:
     return World(votes, ((0,) * sites,) * sites, (), attempts, restarts, 0)
 
 
-@pytest.mark.parametrize("budget", [(3, 1, 0, 0), (2, 2, 1, 0), (3, 1, 0, 1)], ids=["3 sites", "restart", "goodbye"])
+@pytest.mark.parametrize(
+    "budget",
+    [
+        pytest.param((3, 1, 0, 0), id="3 sites"),
+        pytest.param((2, 2, 1, 0), id="restart"),
+        pytest.param((3, 1, 0, 1), id="goodbye", marks=pytest.mark.long),  # in `make views`
+    ],
+)
 def test_whatever_is_late_or_lost_one_group_trains(budget: tuple[int, int, int, int]) -> None:
     assert 1000 < explore(start_of(*budget), 10**6) < 10**6
 
@@ -256,7 +267,7 @@ def test_whatever_is_late_or_lost_one_group_of_three_trains(budget: tuple[int, i
     assert explore(start_of(*budget), 2 * 10**6) > 10**4
 
 
-@pytest.mark.parametrize(("restarts", "least", "most"), [(0, 1000, 10**6), pytest.param(1, 10**4, 1e9, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("restarts", "least", "most"), LATER_STARTS)
 def test_a_run_that_two_of_three_may_begin_begins_once_also_after_a_restart(restarts: int, least: int, most: float) -> None:
     assert least < explore(before_start(3, 2, 1, restarts), 2 * 10**6) < most
 
