@@ -61,6 +61,8 @@ def test_intervals_are_those_of_the_others_and_stepsizes_at_an_edge_have_a_dagge
     assert latex.intervals("test_accuracy", table) == ["best", "$-$0.18 [$-$2.00, +1.00]"]
     assert latex.numbers("1.5e-09 ± 2e-10") == r"$1.5 \cdot 10^{-9}$ $\pm$ $2 \cdot 10^{-10}$"
     assert latex.numbers("1e+06") == "$10^{6}$"
+    tiny = cells("test_loss", rows([1.64e-7, 0.5], [np.nan] * 2, difference_low=0.1))
+    assert tiny == [r"\textbf{\boldmath$1.64 \cdot 10^{-7}$}", r"$5.00 \cdot 10^{-1}$"]
     choice = pd.DataFrame({"eta": [0.03, 1.0, np.nan], "edge": ["smallest", "", ""]})
     assert latex.stepsizes(choice) == [r"0.03$^\dagger$", r"1\phantom{$^\dagger$}", r"--\phantom{$^\dagger$}"]
 
@@ -101,6 +103,8 @@ def test_a_table_has_booktabs_rules_balanced_braces_and_as_many_cells_as_columns
     assert [len(re.findall(r"(?<!\\)&", line)) for line in lines] == [5, 5, 5, 5]
     assert all(len(re.findall(r"(?<!\\)\$", line)) % 2 == 0 for line in lines)
     narrow = latex.table({"Method": ["D-SGD"], "ring": ["1"]}, "", "a")
+    full = latex.table({f"column {i}": ["123456789"] for i in range(5)}, "", "a")
+    assert [re.findall(r"tabcolsep}{(.)pt", each) for each in (text, narrow, full)] == [["3"], ["6"], ["3"]]
     kinds = [re.findall(r"\\(?:begin|end){(table.?)}", each) for each in (text, narrow)]
     assert kinds == [["table*"] * 2, ["table"] * 2]
 

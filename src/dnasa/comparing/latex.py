@@ -18,7 +18,7 @@ SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textascii
 NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "miniboone": "MiniBooNE"}
 SIGNS |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 NOTHING = "--"
-AT_EDGE = r"$^\dagger$"
+BOLD_MATH, AT_EDGE = r"\boldmath", r"$^\dagger$"
 COMMANDS = r"\\phantom\{[^}]*\}\}?|\\[a-zA-Z]+|[\\{}$^]"
 METHOD, ETA, MEGABYTES, INTERVAL = "Method", r"$\eta$", "MB", r"vs.\ best (95\% CI)"  # headers
 # Only where it is too wide; \dimexpr, since the package calc does not expand \ifdim.
@@ -39,7 +39,8 @@ def table(columns: Columns, caption: str, name: str, comments: Sequence[str] = (
     """
     pairs = {("", header) if isinstance(header, str) else header: cells for header, cells in columns.items()}
     letters = sum(2 + max(len(re.sub(COMMANDS, "", cell)) for cell in (name, *cells)) for (_, name), cells in pairs.items())
-    environment = "table*" if letters > NARROW else "table"
+    environment, room = ("table*", 1.5 * NARROW) if letters > NARROW else ("table", NARROW)
+    space = 6 if letters + len(pairs) <= room else 3
     form = "l" + "r" * (len(columns) - 1)
     rows = pd.DataFrame(pairs if any(group for group, _ in pairs) else columns)
     words: Any = {"column_format": f"@{{}}{form}@{{}}", "multicolumn_format": "c"}
@@ -48,7 +49,7 @@ def table(columns: Columns, caption: str, name: str, comments: Sequence[str] = (
         r"% Needs \usepackage{booktabs, graphicx}.",
         *(f"% {line}" for line in comments),
         rf"\begin{{{environment}}}",
-        r"\centering\small\setlength{\tabcolsep}{3pt}",
+        rf"\centering\small\setlength{{\tabcolsep}}{{{space}pt}}",
         rf"\caption{{{caption}}}",
         rf"\label{{tab:{key(name)}}}",
         r"\medskip",
@@ -117,7 +118,8 @@ def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> li
     cells, form = [], tables.form(metric, rows)
     for (_, row), is_bold in zip(rows.iterrows(), bold, strict=True):
         mean, sign, spread = tables.with_spread(metric, row, form).removesuffix(" %").partition(" ± ")
-        cell = rf"\textbf{{{numbers(mean)}}}" if is_bold else numbers(mean)
+        cell = numbers(mean)
+        cell = rf"\textbf{{{BOLD_MATH * ('$' in cell)}{cell}}}" if is_bold else cell
         missing = tables.DIVERGED if row.diverged > 0 else NOTHING
         cells.append(missing if pd.isna(row["mean"]) else cell + numbers(sign + spread))
     return _with_daggers(cells, at_edge)
@@ -210,17 +212,17 @@ def caption(metric: str, title: str, seeds: int, columns: Columns, choice: pd.Da
     place = f" on {title}" if title and not title.startswith(":") else title
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     parts = [prose(f"{_capital(metric_title(metric))}{unit}{place}, {spread}.")]
-    others = "and those that do not differ clearly from it (paired $t$-test, $p \\ge 0.05$)"
+    others = " and those that do not differ clearly from it (paired $t$-test, $p \\ge 0.05$)"
     if seeds < TESTED:
-        others = f"and equal ones; fewer than {TESTED} seeds are not tested"
-    parts.append(f"Bold: the best result {others}.")
+        others = f" and any equal to it; with fewer than {TESTED} seeds, differences are not tested"
+    parts.append(f"Bold: the best result{others}.")
     name = schedules(choice)
     reasons = [*(["no stepsize needed"] if choice.eta.isna().any() and ETA in columns else []), *missing]
     notes = {
         name: name,
         f"{AT_EDGE}~The stepsize is at an edge of its grid.": (choice.edge != "").any(),
         f"{NOTHING}: {', or '.join(reasons)}.": reasons,
-        f"{MEGABYTES} is what each node sent.": MEGABYTES in columns,
+        f"{MEGABYTES}: megabytes that each node sent.": MEGABYTES in columns,
         r"vs.\ best: mean paired difference and its 95\% confidence interval ($t$ distribution).": INTERVAL in columns,
     }
     return " ".join([*parts, *(sentence for sentence, applies in notes.items() if applies)])

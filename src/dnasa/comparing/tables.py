@@ -13,7 +13,8 @@ __all__ = ["form", "leaders", "metric_name", "notes", "number", "with_interval",
 
 DIVERGED = "diverged"
 PAIRED = "Differences are paired by seed, with their 95 % confidence interval (t distribution)."
-PLAIN = 1e6  # larger numbers have a power of ten
+PLAIN = 1e-4, 1e6  # other numbers have a power of ten
+POWERS = ".2e"
 ROUNDING = 1e-12  # of a result: smaller differences between seeds are those of the arithmetic
 
 
@@ -41,12 +42,13 @@ def notes(settings: Mapping[str, Any]) -> list[str]:
 
 
 def form(metric: str, rows: "pd.DataFrame") -> str:
-    """The format of all numbers in a column: that of the best of these rows of `statistics.differences`."""
+    """The format of a column of `statistics.differences`: powers of ten if one mean needs them, else that of the best."""
     best = rows[rows.best.eq(True)]
     if in_percent(metric) or not len(best):
         return ".2f"
-    mean, spread = best[["mean", "spread"]].iloc[0]
-    return _form(mean, max(spread, abs(mean) / 1000) if spread > 0 else spread)
+    sizes = rows["mean"].abs()
+    extreme = ((sizes > 0) & (sizes < PLAIN[0])) | (sizes >= PLAIN[1])
+    return POWERS if extreme.any() else f".{_decimals(*best[['mean', 'spread']].iloc[0])}f"
 
 
 def leaders(metric: str, rows: "pd.DataFrame") -> "pd.Series":
@@ -56,7 +58,7 @@ def leaders(metric: str, rows: "pd.DataFrame") -> "pd.Series":
     return means.isin(means[rows.best.eq(True)])
 
 
-def with_spread(metric: str, row: Any, form: str = "") -> str:
+def with_spread(metric: str, row: Any, form: str) -> str:
     """Mean ± standard deviation, or how many runs diverged; `row` is one of `statistics.over_seeds`."""
     if row.diverged > 0:
         return f"{DIVERGED} ({row.diverged:.0f} of {row.runs:.0f})"
@@ -65,24 +67,22 @@ def with_spread(metric: str, row: Any, form: str = "") -> str:
     scale, unit = (100, " %") if in_percent(metric) else (1, "")
     mean, spread = scale * float(row["mean"]), scale * float(row.spread)
     form = ".2f" if unit else _coarser(form, mean, spread)
-    return f"{mean:{form}}" + ("" if isnan(spread) else f" ± {spread:{form}}") + unit
+    own = form if form != POWERS else ".1e" if spread >= abs(mean) / 1000 else ".0f"
+    return f"{mean:{form}}" + ("" if isnan(spread) else f" ± {spread:{own}}") + unit
 
 
-def _form(mean: float, spread: float) -> str:
-    """The format that shows two digits of the spread or, where there is none, four of the mean."""
-    size = spread if spread > ROUNDING * abs(mean) else abs(mean) / 100
-    decimals = 1 - floor(log10(size)) if 0 < size < inf else 2
-    return f".{max(0, decimals)}f" if -2 <= decimals <= 6 else ".3g"
+def _decimals(mean: float, spread: float) -> int:
+    """The decimals that show two digits of the spread, but at most five of the mean; where there is no spread, four of it."""
+    size = max(spread, abs(mean) / 1000) if spread > ROUNDING * abs(mean) else abs(mean) / 100
+    return max(0, 1 - floor(log10(size))) if 0 < size < inf else 2
 
 
 def _coarser(form: str, mean: float, spread: float) -> str:
-    """The format of a column, or that of a row with these numbers if it shows fewer digits."""
-    own = _form(mean, spread)
-    decimals = [int(each[1:-1]) if each.endswith("f") else 0 for each in (own, form or own)]
-    return own if not form or abs(mean) >= PLAIN or decimals[0] < decimals[1] else form
+    """The format of a column, with fewer decimals if these numbers need fewer."""
+    return form if form == POWERS else f".{min(int(form[1:-1]), _decimals(mean, spread))}f"
 
 
-def with_interval(metric: str, row: Any, form: str = ".3g") -> str:
+def with_interval(metric: str, row: Any, form: str) -> str:
     """A difference and its confidence interval; `row` is one of `statistics.differences`."""
     if row.best:
         return "best"
@@ -91,7 +91,6 @@ def with_interval(metric: str, row: Any, form: str = ".3g") -> str:
     scale = 100 if in_percent(metric) else 1
     numbers = (row.difference, row.difference_low, row.difference_high)
     half, nearest = (row.difference_high - row.difference_low) / 2, min(map(abs, numbers[1:]))  # its sign is shown
-    own = _coarser(form, row.difference, min(half, 10 * nearest or half))
-    form = "+.2f" if in_percent(metric) else "+.3g" if abs(row.difference) >= PLAIN else f"+{own}"
-    middle, low, high = (f"{scale * float(value) + 0.0:{form}}" for value in numbers)  # + 0.0: no -0
+    own = form if in_percent(metric) else _coarser(form, row.difference, min(half, 10 * nearest or half))
+    middle, low, high = (f"{scale * float(value) + 0.0:+{own}}" for value in numbers)  # + 0.0: no -0
     return middle if pd.isna(row.difference_low) else f"{middle} [{low}, {high}]"
