@@ -45,7 +45,10 @@ pytestmark = pytest.mark.xdist_group("budgets")  # one worker runs the study tha
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("budgets")
     (folder / "s.toml").write_text(STUDY)
-    done = succeed("study", "s.toml", "--out", "a", cwd=folder)
+    done = succeed("study", "s.toml", "--out", "a", "--latex", cwd=folder)
+    ranks = (folder / "a" / "table.tex").read_text().split("\n\n")[-1]
+    assert r"\label{tab:s-ranks}" in ranks
+    assert r"Method & Bytes & Slow & All & Best of 4 & Points from the best \\" in ranks
     assert "D2 needs all eigenvalues of W above -1/3" in done.stdout
     assert "Average ranks" in done.stdout
     assert "Stepsizes were chosen by the validation accuracy" in done.stdout

@@ -492,7 +492,7 @@ def test_a_latex_table_says_what_was_measured_what_signs_mean_and_how_stepsizes_
         r"Test accuracy (\%) on a9a: 8 nodes, mean $\pm$ std over 5 seeds. Bold: the best result and those that do not differ "
         r"clearly from it (paired $t$-test, $p \ge 0.05$). "
         r"Stepsizes $\eta_t$: diminishing, $\eta \sqrt{n/(t+1)}$ (step $t$, $n$ nodes). "
-        r"$^\dagger$~The stepsize is at an edge of its grid. MB is what each node sent. "
+        r"$^\dagger$~The stepsize is at an edge of its grid. MB: megabytes that each node sent. "
         r"vs.\ best: mean paired difference and its 95\% confidence interval ($t$ distribution). "
         r"Stepsizes were chosen by the validation accuracy (a tenth of the training rows, held out)."
     )
@@ -528,7 +528,7 @@ def test_captions_say_what_was_run_and_how_stepsizes_were_chosen_in_words() -> N
     assert f"{RING.nodes} nodes" not in found.latex("ours: as above")
     assert "chosen by the gradient norm of other seeds" in found.latex()
     made = [setup(name, 8) for name in ("mlp:64", "mlp", "mlp:128,64", "mlp:64,relu", "linear", "")]
-    words = ["one hidden layer of 64 units"] * 2 + ["hidden layers of 128, 64 units", "model mlp:64,relu", "model linear"]
+    words = ["one hidden layer of 64 units"] * 2 + ["hidden layers of 128, 64 units", "mlp:64,relu model", "linear model"]
     assert made == [*(f"{each}, batches of 8 per node" for each in words), "batches of 8 per node"]
 
 

@@ -107,7 +107,9 @@ def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(w
     caption = (folder / "stepsizes.tex").read_text()
     words = "Test loss and test accuracy on least squares and digits against the stepsize, mean over 2 seeds. Bars and bands: "
     assert caption.startswith(rf"\caption{{{words}")
-    assert r"Settings and stepsizes: Tables~\ref{tab:tiny-least-squares} and \ref{tab:tiny-digits}.}" in caption
+    named = [rf"\ref{{tab:tiny-{name}}}" for name in ("least-squares", "digits", "least-squares-stepsizes", "digits-stepsizes")]
+    assert rf"Settings and stepsizes: Tables~{', '.join(named[:3])} and {named[3]}.}}" in caption
+    assert rf"Stepsizes: Table~{named[3]}.}}" in digits
     assert "Partitions: iid; by label: rows sorted by label, then split evenly. Networks: " in digits
     assert [(folder / f"stepsizes.{kind}").read_bytes() for kind in ("svg", "pdf")] == [b"svg", b"pdf"]
     assert "Left out on ring: D2 needs all eigenvalues" in done.stdout
@@ -226,8 +228,10 @@ def test_only_what_is_new_is_run_and_other_settings_are_refused(
     assert solved
     assert all("least_squares-path" in path.parts for path in solved)
     pd.testing.assert_frame_equal(second[second.graph != "path"], first)
-    steps = "least_squares-ring was run with steps = 20, not 30: delete this folder to run it again"
+    steps = "least_squares-ring was run with steps = 20, not 30: choose another --out, or delete this folder to run it again"
+    clock = "clock = {compute = 0.1, bandwidth = 1, latencey = 5}\n"
     for text, message in (
+        (clock + TINY, "tiny, least_squares, ring: "),  # a mistake in the file, not what was run
         (TINY.replace("steps = 20", "steps = 30"), steps),
         (TINY.replace("[0.01, 0.03, 0.1]", "[0.01, 0.03, 0.2]"), "was run with etas = "),
     ):
@@ -323,6 +327,7 @@ LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
         (LEAST + "extend = true\netas = [0.1]", "give at least two stepsizes"),
         (LEAST + 'figure = "pie"', "figure must be 'stepsizes', 'curves' or 'networks', not 'pie'."),
         (LEAST + 'metric = "test_accuracy"', "There is no metric 'test_accuracy'"),
+        (LEAST + 'x = ["steps", "miles"]', "x must be 'steps', 'epochs', 'samples', 'bytes' or 'clock', not 'miles'."),
         (LEAST + 'name = "../up"', "name must be letters, digits, - and _, not '../up'."),
         (LEAST + "[problem.digits]\nsteps = 3", "[problem.digits] is for none of the problems: least_squares"),
         (LEAST + "[problem.least_squares]\nwat = 3", "unknown key 'problem.least_squares.wat'"),
@@ -396,12 +401,15 @@ def test_the_examples_of_the_documentation_work(example: str, tmp_path: Path) ->
 
 @pytest.mark.pictures
 def test_each_problem_has_rows_of_its_own_and_one_axis_of_bytes_for_all_networks(tmp_path: Path) -> None:
-    rules = 'rules = ["dsgd", "dnasa"]\netas = [0.001]\nfigure = "curves"\nx = "bytes"\n'
+    rules = 'rules = ["dsgd", "dnasa"]\netas = [0.001]\nfigure = ["curves", "networks"]\nx = ["bytes", "steps"]\n'
     networks = '[network.all]\ngraph = "ring"\n[network.few]\ngraph = "ring"\nevery = 40\n'
     (file := tmp_path / "s.toml").write_text(LEAST.replace('s"]', 's", "spike"]').replace("s = 5", "s = 80") + rules + networks)
     chosen = study_file.read(file)
     report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
-    axes = report.draw("curves").axes
+    assert chosen.figures == ("curves-bytes", "curves-steps", "networks-bytes", "networks-steps")
+    assert report.draw("curves-steps").axes[-1].get_xlabel() == "steps"
+    assert "against steps," in report.caption("networks-steps")
+    axes = report.draw("curves-bytes").axes
     specs: list[Any] = [axis.get_subplotspec() for axis in axes]
     assert [(spec.rowspan.start, spec.colspan.start) for spec in specs] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [bool(axis.get_xlabel()) for axis in axes] == [False, False, True, True]
@@ -413,12 +421,14 @@ def test_each_problem_has_rows_of_its_own_and_one_axis_of_bytes_for_all_networks
     assert 0 < low < sent[sent > 0].min()
     assert sent.max() < high < 1.2 * sent.max(), "markers at the end are whole"
     assert [axis.get_xlim() for axis in axes] == [(low, high)] * 4
-    figure = report.draw("networks")
+    figure = report.draw("networks-bytes")
     assert [axis.get_title() for axis in figure.axes] == ["D-SGD", "D-NASA"] * 2
     assert [axis.get_title("left").strip() for axis in figure.axes] == ["least squares", "", "spike", ""]
     assert [words.get_text() for words in figure.legends[0].get_texts()] == ["all", "few"]
     curves = report.drawn("curves").query("problem == 'spike' and graph == 'few' and rule == 'dnasa'")
-    np.testing.assert_array_equal(data_lines(figure.axes[3])[1].get_ydata(), curves["mean"])
+    last = curves.drop_duplicates("mb_per_node", keep="last")  # between exchanges nothing is sent
+    assert len(last) < len(curves)
+    np.testing.assert_array_equal(data_lines(figure.axes[3])[1].get_ydata(), last["mean"])
     looks = [[(line.get_color(), line.get_marker()) for line in data_lines(axis)] for axis in figure.axes]
     assert looks == looks[:1] * 4
 
@@ -466,12 +476,14 @@ def test_networks_of_a_study_are_cells_with_their_own_messages(tmp_path: Path) -
     text = LEAST + (
         'rules = ["adanasa"]\nfigure = "curves"\nx = "clock"\n[clock]\ncompute = 0.1\nbandwidth = 1\nlatency = 5\n'
         '[network.exact_one]\ngraph = "exact"\nrounds = 1\n[network.few]\nevery = 2\ncompress = "feedback:2"\n'
+        '[network.path]\ngraph = "path"\n'
     )
     (file := tmp_path / "s.toml").write_text(text)
     done = succeed("study", file, "--out", tmp_path / "a", "--latex")
     words = " ".join(done.stdout.split())
     assert "Networks: exact_one (exact, 2 graphs in turn whose product is the exact average, 1 round, " in words
     assert "few (complete, weights laplacian, 1 round, every 2 steps, feedback:2, " in words
+    assert "; path (weights laplacian, 1 round, " in words
     assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in words
     assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in (tmp_path / "a" / "curves.tex").read_text()
     file.write_text(text.replace('x = "clock"', 'x = "bytes"'))

@@ -1,5 +1,6 @@
 """The pictures, their numbers and the table of a run, in its folder."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from dnasa.runs.result import Result
 
 FORMATS = ("png", "pdf", "svg")
-RESULTS = {f"{name}.{kind}" for name in ("curves", "stepsizes", "networks") for kind in (*FORMATS, "tex")} | {"table.tex"}
+RESULTS = re.compile(rf"(curves|stepsizes|networks)(-\w+)?\.({'|'.join(FORMATS)}|tex)|table\.tex")
 
 
 def formats(text: str, style: str = "screen") -> list[str]:
@@ -83,7 +84,7 @@ def save_results(
         files |= {name: write().encode() for name, write in latex.items()}
     files["table.csv"] = table.to_csv(index=False).encode()
     own = OwnFiles(folder)
-    for name in (old := sorted(own.names() & (RESULTS - {*files}))):
+    for name in (old := sorted(name for name in own.names() - {*files} if RESULTS.fullmatch(name))):
         own.remove(name)
     if old:
         print_line(f"Removed files of an earlier call: {', '.join(old)}.")

@@ -1,4 +1,4 @@
-"""Studies at equal budgets: a rule takes as many steps as cost what the study's steps of one array on a ring cost.
+"""Studies at equal budgets: what the study's steps cost on a ring, with one array per message.
 
 The results are in one file, a row for each rule and cell. What is in it is not run again, so a rule can be added to a study
 that others have run.

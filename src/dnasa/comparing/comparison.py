@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from dnasa.checks import counted
 from dnasa.comparing import drawing, latex, tables, tuning
 from dnasa.comparing.plots import label
 from dnasa.comparing.statistics import VARIANT, curves, differences, final, labeled, over_seeds
@@ -197,7 +198,8 @@ class Comparison:
         """A title that says how many nodes and steps there were on which graph, if that is known."""
         if ": " in title or not {"nodes", "topology", "steps"} <= {*self.settings}:
             return title
-        return "{}: {nodes} nodes, {topology} graph, {steps:,} steps".format(title, **self.settings)
+        nodes = counted(self.settings["nodes"], "node")
+        return "{}: {}, {topology} graph, {steps:,} steps".format(title, nodes, **self.settings)
 
     def _chosen_by(self) -> str:
         return f"Stepsizes were chosen by {self.selection}" if self.tuned else "Nothing was tuned"

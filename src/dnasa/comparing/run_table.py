@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from dnasa.checks import counted
 from dnasa.core import InputError
 from dnasa.files import read_bytes
 from dnasa.runs.folder import RESUMABLE, RunFolder
@@ -55,11 +56,11 @@ def experiment(options: Mapping[str, Any], graph: str, rounds: int) -> str:
     where, every = data_name(options), options.get("every", 1)
     if not options.get("problem") and not options.get("shard_dir") and options["partition"] != "iid":
         where += f" ({options['partition']})"
-    exchanges = f"{rounds} mixing round{'s' if rounds > 1 else ''} per exchange"
+    exchanges = f"{counted(rounds, 'mixing round')} per exchange"
     if every > 1:
         exchanges += f" every {every} steps"
     conditions = [text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)]
-    parts = [f"{options['nodes']} nodes", graph, f"{options['steps']:,} steps", exchanges, *conditions]
+    parts = [counted(options["nodes"], "node"), graph, f"{options['steps']:,} steps", exchanges, *conditions]
     return f"{where}: {', '.join(parts)}"
 
 
@@ -70,7 +71,7 @@ def setup(model: str, batch: int) -> str:
         first, *more = (widths[1] or "64").split(",")
         model = f"hidden layers of {', '.join([first, *more])} units" if more else f"one hidden layer of {first} units"
     elif model:
-        model = f"model {model}"
+        model = f"{model} model"
     return ", ".join(filter(None, (model, f"batches of {batch} per node")))
 
 

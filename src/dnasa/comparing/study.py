@@ -46,18 +46,17 @@ class Prepared(NamedTuple):
 
 
 def check(study: Study, out: Path, known: Collection[str] = ()) -> None:
-    """Make the problem and graph of every cell that is not complete, so that mistakes show before anything is run."""
+    """Make the network of every cell, and the problem of those that are not complete: mistakes show before anything is run."""
     measured = set()
     for cell in study.cells:
-        if cell.folder in known or (out / cell.folder / SUMMARY).exists():
-            continue
         try:
-            if cell.rule and left_out(cell):
+            reasons = left_out(cell)
+            if cell.folder in known or (out / cell.folder / SUMMARY).exists() or (cell.rule and reasons):
                 continue
             prepared = prepare(study, cell)
             variants = grid_of(prepared.rules, cell.settings["etas"], extend=cell.settings["extend"])
             if cell.problem not in measured:
-                check_metric(prepared.problem, prepared.network, variants[0], cell.settings["metric"], [study.x])
+                check_metric(prepared.problem, prepared.network, variants[0], cell.settings["metric"], study.x)
         except InputError as error:
             raise InputError(f"{study.name}, {cell.title}: {error}") from error
         measured.add(cell.problem)
@@ -154,8 +153,8 @@ def cell_folder(cell: Cell, out: Path) -> RunFolder:
         before = folder.options.get(key)
         if before != value:
             raise InputError(
-                f"{path} was run with {key} = {before!s:.100}, not {value!s:.100}: delete this folder to run it again, or "
-                "choose another --out."
+                f"{path} was run with {key} = {before!s:.100}, not {value!s:.100}: choose another --out, or delete this folder "
+                "to run it again."
             )
     return folder
 

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from dnasa import topology
 from dnasa.channels.named import channel_of
-from dnasa.checks import first_mistake, in_words, suggestion
+from dnasa.checks import as_list, first_mistake, in_words, suggestion
 from dnasa.core import InputError
 from dnasa.data.partitions import full_name
 from dnasa.files import read_toml
@@ -56,12 +56,9 @@ Name = Annotated[str, _check(re.compile(r"[\w-]{1,100}").fullmatch, "must be let
 Clock = Annotated[
     dict[str, Any], BeforeValidator(lambda clock: read_toml(Path(clock), "links", dict) if isinstance(clock, str) else clock)
 ]
-Figures = Annotated[
-    list[Literal["stepsizes", "curves", "networks"]],
-    BeforeValidator(lambda figures: [figures] if isinstance(figures, str) else figures),
-    Field(min_length=1),
-    DIFFERENT,
-]
+ONE_OR_SEVERAL = BeforeValidator(as_list)
+Figures = Annotated[list[Literal["stepsizes", "curves", "networks"]], ONE_OR_SEVERAL, Field(min_length=1), DIFFERENT]
+Axes = Annotated[list[Literal["steps", "epochs", "samples", "bytes", "clock"]], ONE_OR_SEVERAL, Field(min_length=1), DIFFERENT]
 Grids = Annotated[dict[str, Grid], BeforeValidator(lambda etas: {DEFAULT: etas} if isinstance(etas, list) else etas)]
 
 
@@ -114,7 +111,7 @@ class StudyFile(Settings):
     problems: Texts
     name: Name
     figure: Figures = ["stepsizes"]
-    x: Literal["steps", "epochs", "samples", "bytes", "clock"] = "steps"
+    x: Axes = ["steps"]
     problem: dict[str, Settings] = {}
     network: dict[Name, NetworkSettings] = {}
     budget: dict[Name, dict[str, Any]] = {}
@@ -162,8 +159,8 @@ class Cell(NamedTuple):
 class Study(NamedTuple):
     name: str
     cells: list[Cell]
-    figures: tuple[str, ...] = ("stepsizes",)
-    x: str = "steps"
+    figures: tuple[str, ...] = ("stepsizes",)  # each for one of several x, as "curves-bytes"
+    x: tuple[str, ...] = ("steps",)
     quick: bool = False
     device: str = "cpu"
 
@@ -195,7 +192,7 @@ def read(
 def _in_one_line(error: ValidationError) -> str:
     """The first mistake: where it is, and what was expected instead."""
     first = first_mistake(error)
-    where = re.sub(r"^figure\.\d+$", "figure", ".".join(f"{part!s:.40}" for part in first["loc"]))
+    where = re.sub(r"^(figure|x)\.\d+$", r"\1", ".".join(f"{part!s:.40}" for part in first["loc"]))
     if first["type"] == "extra_forbidden":
         tables: dict[Any, type[BaseModel]] = {"problem": Settings, "network": NetworkSettings}
         known = tables.get(first["loc"][0], StudyFile)
@@ -226,11 +223,12 @@ def _study(file: StudyFile, only: Sequence[str], quick: bool, device: str) -> St
             if name in PROBLEMS:
                 raise InputError(f"problem.{name}.{key} has no effect: {name} has no data. Leave it out.")
     cells = [cell for problem in only or file.problems for cell in _cells(problem, file, quick)]
-    if file.x == "clock" and (unclocked := [cell for cell in cells if not cell.settings["clock"]]):
+    if "clock" in file.x and (unclocked := [cell for cell in cells if not cell.settings["clock"]]):
         raise InputError(f'x = "clock" needs links, and {unclocked[0].title} has none: add clock = "links.toml", or a table.')
     if len({cell.folder for cell in cells}) < len(cells):
         raise InputError("two problems of this study have the same name: rename one of the files.")
-    return Study(f"{file.name}-quick" if quick else file.name, cells, tuple(file.figure), file.x, quick, device)
+    figures = {f"{name}-{x}" if file.x[1:] and name != "stepsizes" else name: None for name in file.figure for x in file.x}
+    return Study(f"{file.name}-quick" if quick else file.name, cells, tuple(figures), tuple(file.x), quick, device)
 
 
 def _cells(problem: str, file: StudyFile, quick: bool) -> list[Cell]:

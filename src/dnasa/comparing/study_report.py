@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from dnasa import topology
+from dnasa.checks import counted
 from dnasa.comparing import drawing, latex, tables
 from dnasa.comparing.budgets import PLACE
 from dnasa.comparing.comparison import AXES, Comparison
@@ -67,18 +68,18 @@ class StudyReport:
         """The title of each part of the table: what was run and measured."""
         titles = {}
         for part, ((cell, comparison), *_) in self._parts():
-            count = f"{cell.settings['seeds']} seed{'s' if cell.settings['seeds'] > 1 else ''}"
-            titles[part] = f"{latex.metric_title(comparison.metric)} on {self._what(cell)}, {count}"
+            seeds = counted(cell.settings["seeds"], "seed")
+            titles[part] = f"{latex.metric_title(comparison.metric)} on {self._what(cell)}, {seeds}"
         return titles
 
     def _what(self, cell: Cell) -> str:
         quick = ", quick run" if self.study.quick else ""
-        nodes, steps = cell.settings["nodes"], cell.settings["steps"]
+        nodes, steps = counted(cell.settings["nodes"], "node"), cell.settings["steps"]
         length, links = f"{steps:,} steps", _links([pair for pair in self.cells if pair[0].budget == cell.budget])
         if cell.budget:
             unit = f"predicted seconds ({links[0].lower()}{links[1:]})" if links else "bytes"
-            length = f"at the {unit} that {length} of one array on a ring cost"
-        return f"{self._source(cell)}: {nodes} nodes, {length}{quick}"
+            length = f"with the {unit} of {length} on a ring, one array per message"
+        return f"{self._source(cell)}: {nodes}, {length}{quick}"
 
     def _source(self, cell: Cell) -> str:
         return cell.source if cell.partition in (None, "iid") or self._varies else f"{cell.source} ({cell.partition})"
@@ -95,7 +96,8 @@ class StudyReport:
         """A booktabs table for each problem, in bold what does not differ clearly from the best; then one of its stepsizes."""
         parts = [cells for _, cells in self._parts()]
         tuned = [cells for cells in parts if any(comparison.choice.eta.notna().any() for _, comparison in cells)]
-        return "\n".join([*map(self._latex, parts), *map(self._latex_of_stepsizes, tuned)])
+        ranks = [self._latex_of_ranks()] if self.study.budgets else []
+        return "\n".join([*map(self._latex, parts), *map(self._latex_of_stepsizes, tuned), *ranks])
 
     def _latex(self, cells: Cells) -> str:
         methods = _methods(cells)
@@ -110,7 +112,8 @@ class StudyReport:
         name, divided = self._table_name(cell), dict.fromkeys(cell.partition for cell, _ in cells if cell.partition)
         partitions = latex.prose(f"Partitions: {'; '.join(divided)}. ") * self._varies
         networks = latex.text(f"Networks: {_networks(cells)}.".replace("_", " "))
-        return latex.table(columns, f"{caption} {latex.text(_chosen_by(cells))} {partitions}{networks}", name)
+        where = f" Stepsizes: {latex.reference([f'{name}-stepsizes'])}." * bool(choice.eta.notna().any())
+        return latex.table(columns, f"{caption} {latex.text(_chosen_by(cells))} {partitions}{networks}{where}", name)
 
     def _latex_of_stepsizes(self, cells: Cells) -> str:
         name = self._table_name(cells[0][0])
@@ -122,6 +125,11 @@ class StudyReport:
             columns[self._column(cell)] = latex.stepsizes(choice.fillna({"edge": ""}))
         return latex.table(columns, f"Stepsizes {latex.ETA} behind {latex.reference([name])}.", f"{name}-stepsizes")
 
+    def _latex_of_ranks(self) -> str:
+        columns = {name.capitalize(): [*map(latex.text, values)] for name, values in self.board().round(2).astype(str).items()}
+        caption = f"Average ranks by budget and over all {len(self.cells)} cells."
+        return latex.table(columns, caption, f"{self.study.name}-ranks")
+
     def _table_name(self, cell: Cell) -> str:
         return "-".join(filter(None, (self.study.name, source_name(cell.problem), cell.budget)))
 
@@ -130,14 +138,16 @@ class StudyReport:
 
     def caption(self, figure: str) -> str:
         """What the figure shows; the settings are those of the tables, which it names."""
-        against = "the stepsize" if figure == "stepsizes" else drawing.AXES[AXES[self.study.x]]
+        against = "the stepsize" if figure == "stepsizes" else drawing.AXES[self._axis(figure)]
         drawn = dict.fromkeys(sign for _, each in self.cells for sign in drawing.signs(_drawn(each, figure), each.metric))
         *first, last = dict.fromkeys(self._source(cell) for cell, _ in self.cells)
         sources = " and ".join(filter(None, (", ".join(first), last))) + ", quick run" * self.study.quick
         links = _links(self.cells) if against == drawing.AXES[AXES["clock"]] else ""
         words = ["; ".join(drawn), f"Networks: {_networks(self.cells, sent=False)}", links]
         metrics = list(dict.fromkeys(comparison.metric for _, comparison in self.cells))
-        named = list(dict.fromkeys(self._table_name(cell) for cell, _ in self.cells))
+        tuned = [cell for cell, comparison in self.cells if comparison.choice.eta.notna().any()]
+        named = [*dict.fromkeys(self._table_name(cell) for cell, _ in self.cells)]
+        named += dict.fromkeys(f"{self._table_name(cell)}-stepsizes" for cell in tuned)
         name, seeds = f"{self.study.name}-{figure}", self.cells[0][0].settings["seeds"]
         return latex.figure_caption(metrics, sources, seeds, against, words, named, name)
 
@@ -172,7 +182,7 @@ class StudyReport:
         return table.sort_values("all").rename_axis(columns=None).reset_index()
 
     def draw(self, figure: str) -> "Figure":
-        drawn = self._draw_networks() if figure == "networks" else self._draw_cells(figure)
+        drawn = self._draw_networks(figure) if figure.startswith("networks") else self._draw_cells(figure)
         if self.study.quick:
             drawn.suptitle("Quick run: a tenth of the steps, at most two seeds")
         return drawn
@@ -184,7 +194,11 @@ class StudyReport:
     def _row(self, cell: Cell) -> str:
         return ", ".join(filter(None, (self._source(cell), cell.partition if self._varies else None))).replace("_", " ")
 
-    def _draw_networks(self) -> "Figure":
+    def _axis(self, figure: str) -> str:
+        """The column that curves are drawn against."""
+        return AXES[figure.partition("-")[2] or self.study.x[0]]
+
+    def _draw_networks(self, name: str) -> "Figure":
         """A panel for each rule, with a curve for each network; problems and partitions have rows of their own."""
         groups, methods = self._groups(), _methods(self.cells)
         styles = network_styles(cell.network_title for cell, _ in self.cells)
@@ -195,7 +209,7 @@ class StudyReport:
             rows = pd.concat(parts)
             rows = rows[(rows.rule == rule) & (rows.schedule == schedule)]
             rows = rows.assign(rule=rows.network, schedule=None, eta=np.nan)
-            drawing.draw_curves(axis, rows, AXES[self.study.x], cells[0][1].metric, styles)
+            drawing.draw_curves(axis, rows, self._axis(name), cells[0][1].metric, styles)
         first = [cells[0][0] for cells, _ in places]
         names = [self._row(cell) for cell in first] if len(groups) > 1 else ()
         titles = short_labels(methods) * len(groups)
@@ -220,8 +234,8 @@ class StudyReport:
         styles = drawing.line_styles(_methods(self.cells))
         for axis, (_, comparison) in zip(axes, pairs, strict=True):
             rows = _drawn(comparison, kind)
-            if kind == "curves":  # the legend is that of all cells
-                drawing.draw_curves(axis, rows.assign(eta=np.nan), AXES[self.study.x], comparison.metric, styles)
+            if kind != "stepsizes":  # the legend is that of all cells
+                drawing.draw_curves(axis, rows.assign(eta=np.nan), self._axis(kind), comparison.metric, styles)
             else:
                 drawing.draw_stepsizes(axis, rows, comparison.metric, styles)
         order = [str(look["label"]) for look in styles.values()]
@@ -260,10 +274,10 @@ def _networks(cells: Cells, sent: bool = True) -> str:
         graph = topology.make(cell.graph, settings["nodes"], settings["weights"])
         rounds = count_rounds(graph, settings["rounds"])
         parts = [
-            cell.graph if cell.network else "",
+            cell.graph if cell.graph != cell.network_name else "",
             f"weights {graph.weighting}" if graph.weighting else "",
             graph.sequence if graph.name not in explained else "",
-            f"{rounds} rounds" if rounds > 1 else "1 round",
+            counted(rounds, "round"),
             f"every {settings['every']} steps" if settings["every"] > 1 else "",
             settings["compress"] or "",
             CONDITIONS["drop"].format(settings["drop"]) if settings["drop"] else "",
