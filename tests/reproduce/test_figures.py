@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from dnasa import data, topology
-from dnasa.comparing import tuning
+from dnasa.comparing import drawing, plots, tuning
 from dnasa.comparing.statistics import final, over_seeds
 from dnasa.core import InputError
 from dnasa.data import Dataset
@@ -71,7 +71,13 @@ def test_figures_are_drawn_with_their_numbers(
         monkeypatch.setattr(place, "dataset", generated)
     monkeypatch.setattr(runs, "solve", lambda *a, **k: solve(*a, **(k | {"steps": min(k["steps"], 100), "evaluate": 10})))
     monkeypatch.setattr(datasets, "QUICK_STEPS", dict.fromkeys(datasets.QUICK_STEPS, 4))
+    monkeypatch.setattr(drawing, "FAR_WORSE", 0)
+    monkeypatch.setattr(drawing, "ROOM", 0.001)
     report = figure(name)(quick=True, progress=False)
+    if name == "fig3":  # three panels in a row
+        axes: Any = report.figures[name].axes
+        assert [axis.get_subplotspec().rowspan.start for axis in axes] == [0, 0, 0]
+        assert any(kind == plots.OFF for axis in axes for kind, _ in plots.rows_above(axis))
     assert all(picture.stat().st_size > 20_000 for picture in report.save(tmp_path))
     assert (name != "fig3") or report.notes[0] == "miniboone is left out: missing"
     for table in report.tables:

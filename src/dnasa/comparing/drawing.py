@@ -58,7 +58,7 @@ def line_styles(variants: Iterable[Sequence[Any]]) -> LineStyles:
 def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, styles: LineStyles | None = None) -> None:
     """Draw a frame of `Comparison.curves`: a line and a band for each variant, its marker above the axis if a run diverged."""
     table = plots.shown(table.assign(**{x: drawable(table[x].astype(float))}))
-    lines = _lines(table, VARIANT)
+    lines = _lines(table.drop_duplicates([*VARIANT, x], keep="last"), VARIANT)  # between exchanges, bytes stay the same
     looks = styles or line_styles(variant for variant, _ in lines)
     for i, (variant, rows) in enumerate(lines):
         plots.draw_curve(axis, rows, x, shift=(i + 0.5) / len(lines), **looks[plots.label(*variant)])
@@ -224,7 +224,7 @@ def signs(table: pd.DataFrame, metric: str) -> list[str]:
     return [sign for sign, applies in (found | {WORSE if of_curves else BEYOND: beyond}).items() if applies]
 
 
-def _mark_beyond(axis: "Axes") -> None:
+def mark_beyond(axis: "Axes") -> None:
     """Results of stepsizes that are off the axis are markers above it, without bars and lines to them."""
     low, high = axis.get_ylim()
     lines = [line for line in axis.lines if line.get_gid() == "points"]
@@ -274,7 +274,7 @@ def finish_panels(
                 axis.set_yscale(scale, **({"nonpositive": "mask"} if scale == "log" else {}))
                 name_ticks(axis)
             axis.set_ylim(limits[:, 0].min(), limits[:, 1].max())
-            _mark_beyond(axis)
+            mark_beyond(axis)
     places = [(spec.rowspan.start, spec.colspan.start) for axis in axes if (spec := axis.get_subplotspec())]
     across = [(axis.get_xlabel(), problem) for axis, (_, problem) in zip(axes, kinds, strict=True)]
     for own in dict.fromkeys(across):

@@ -13,16 +13,7 @@ import numpy as np
 
 from dnasa.arrays import crc32
 from dnasa.comparing import statistics
-from dnasa.comparing.style import (
-    DASHES,
-    MARKERS,
-    NETWORK_COLORS,
-    NETWORK_DASHES,
-    NETWORKS,
-    OWN_COLORS,
-    OWN_MARKERS,
-    current,
-)
+from dnasa.comparing.style import DASHES, MARKERS, NETWORK_COLORS, NETWORK_DASHES, NETWORKS, OWN_COLORS, OWN_MARKERS, current
 from dnasa.core import InputError
 from dnasa.extras import needed_by
 from dnasa.files import write_output

@@ -23,7 +23,7 @@ SMALL_PANEL = 1.05  # inches, the width of one in print that needs no numbers of
 TALL, LOWEST = 5.2, 1.0  # inches: a whole figure with its titles and legend, unless a row were lower
 PAGE, FLATTEST = 4.6, 1.2  # inches: all rows leave room for legend and caption, unless a row were flatter
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
-MARKERS: tuple[Any, ...] = (*"osD^vP*<>d", (3, 1, 0), (4, 1, 0), (3, 1, 180), (4, 1, 45), (6, 1, 0), *"1234|")
+MARKERS: tuple[Any, ...] = (*"osD^vP*d><", (3, 1, 0), (4, 1, 0), (6, 1, 0), (4, 1, 45), (3, 1, 180), *"1234|")
 OWN_MARKERS: tuple[Any, ...] = (*"Xph+x", (5, 2, 0))  # of rules that are not built in
 # of rules that are not built in: far from each other and from the default rules, also in grey where dashes are the same
 OWN_COLORS = "#ff7777 #000000 #998800 #0000ff #bb5500 #cc99dd #ff0000 #77bb00 #99bb99 #553300 #7700bb #ff00ff".split()

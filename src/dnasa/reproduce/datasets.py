@@ -63,10 +63,12 @@ def against_stepsizes(
     with out.draw(name, len(panels), f"{out.title}: test accuracy against stepsize") as axes:
         for axis, (panel, table), (data, _) in zip(axes, results.items(), panels.values(), strict=True):
             drawing.draw_stepsizes(axis, table, "test_accuracy", styles)
-            drawing.entitle([axis], [panel if "(" in panel else f"{dataset(data).title}, {steps[data]:,} steps"])
+            drawing.mark_beyond(axis)
             short = panel.partition(" ")[0]
             out.tables[f"{name}-{short}"] = summary(table).assign(data=dataset(data).title)
             out.data[f"{name}-{short}-grid"] = table.assign(data=dataset(data).title)
+        titles = [key if "(" in key else f"{dataset(data).title}, {steps[data]:,} steps" for key, (data, _) in panels.items()]
+        drawing.entitle(axes, titles)
     return out
 
 

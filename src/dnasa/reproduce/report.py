@@ -31,9 +31,9 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     @contextmanager
-    def draw(self, name: str, count: int, title: str, columns: int = 2) -> "Iterator[list[Axes]]":
+    def draw(self, name: str, count: int, title: str) -> "Iterator[list[Axes]]":
         """The panels of a new figure with one legend below all of them; in print, the title is left to the caption."""
-        figure, axes = panel_list(count, columns)
+        figure, axes = panel_list(count, 3 if count == 3 else 2)
         yield axes
         words = "" if current().printed else title
         figure.suptitle(f"{words} (quick run)" if self.quick else words)

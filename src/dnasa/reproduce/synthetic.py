@@ -10,7 +10,7 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import tuning
-from dnasa.comparing.drawing import draw_stepsizes
+from dnasa.comparing.drawing import draw_stepsizes, mark_beyond
 from dnasa.comparing.plots import title
 from dnasa.comparing.statistics import final, over_seeds
 from dnasa.reproduce.report import Report, draw_lines
@@ -72,10 +72,11 @@ def fig2(quick: bool = False, progress: bool | None = None) -> Report:
     out = Report(f"Figure 2: spike model, ring of 10, T = {steps:,}, {seeds} seeds", quick)
     out.tables["fig2-best"] = summary(best, best_etas)
     out.data |= {"fig2-grid": table, "fig2-history": history}
-    with out.draw("fig2", 3, "Spike model, ring of 10: each method at its best stepsize", columns=3) as axes:
+    with out.draw("fig2", 3, "Spike model, ring of 10: each method at its best stepsize") as axes:
         for axis, metric in zip(axes, ("test_loss", "grad_norm"), strict=False):
             draw_lines(axis, best.assign(eta=None), metric)
         draw_stepsizes(axes[2], table.assign(schedule=None), "test_loss")
+        mark_beyond(axes[2])
     return out
 
 

@@ -15,7 +15,7 @@ class State(NamedTuple):
 @rule(
     "d2",
     title="D2",
-    color="#8c564b",
+    color="#2272dc",
     paper="Tang et al., 2018, *D²: Decentralized Training over Decentralized Data*, arXiv 1803.07068",
     equation=r"x_1 &= W[x_0 - \eta_0 g_0] \\ x_{t+1} &= W[2 x_t - x_{t-1} - \eta_t g_t + \eta_{t-1} g_{t-1}]",
     checked="decent-bench, ED, and epfml/quasi-global-momentum, for a constant stepsize: the same",
