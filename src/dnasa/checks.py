@@ -1,7 +1,10 @@
 """Checks of what users give, and errors in their functions, as one line with the remedy."""
 
+import sys
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from traceback import walk_stack
 from typing import Any, TypeVar
 
 import numpy as np
@@ -49,6 +52,13 @@ class UserCode:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         name_user_code(error, self.what)
+
+
+def warn(text: str) -> None:
+    """Warn at the line of the user's code that led here."""
+    names = [frame.f_globals.get("__name__", "") for frame, _ in walk_stack(sys._getframe())]
+    own = max(i for i, name in enumerate(names) if name.startswith("dnasa."))
+    warnings.warn(text, stacklevel=own + 2)
 
 
 def first_line(error: BaseException) -> str:

@@ -1,6 +1,5 @@
 """A run: the loop over its steps, and how it continues when processes are lost or join."""
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dnasa.arrays import concatenate, copied, like
-from dnasa.checks import name_user_code, nodes_text
+from dnasa.checks import name_user_code, nodes_text, warn
 from dnasa.communication import Network
 from dnasa.core import Array, InputError, Interrupted, ProcessLost, RunError, State
 from dnasa.engine.budget import make_noise
@@ -113,21 +112,20 @@ class Run:
         if rows is None or self.plan.node_weights is not None or self.t > 0 or not self.network.processes.writes:
             return
         if rows.max() > UNEVEN * max(1, rows.min()):
-            warnings.warn(
+            warn(
                 f"Nodes have {rows.min():,} to {rows.max():,} rows and count the same: weight them by their rows "
-                "(node_weights='rows', --weights-by rows), or divide them more evenly (iid, or dirichlet with a larger alpha).",
-                stacklevel=4,
+                "(node_weights='rows', --weights-by rows), or divide them more evenly (iid, or dirichlet with a larger alpha)."
             )
 
     def _warn_of_noise(self) -> None:
         if self.plan.unsuited and self.t == 0 and self.network.processes.writes:
-            warnings.warn("AdGT needs full gradients and these have noise: x may hardly move. Try dnasa.", stacklevel=4)
+            warn("AdGT needs full gradients and these have noise: x may hardly move. Try dnasa.")
 
     def _warn_of_silent_rules(self) -> None:
         for group, snapshot in zip(self.plan.groups, self.snapshots, strict=True):
             if self.network.nodes > 1 and snapshot.sent.messages == 0 and self.t > 0:
                 name = group.variants[0].rule
-                warnings.warn(f"Rule '{name}' sent no message in {self.t} steps: the nodes trained alone.", stacklevel=4)
+                warn(f"Rule '{name}' sent no message in {self.t} steps: the nodes trained alone.")
 
     def _warn_of_moving_iterates(self) -> None:
         if self.halfway is None or self.t < self.plan.steps:
@@ -136,10 +134,9 @@ class Run:
         late, all_the_way = (squared_length(self.network.mean(end - x)) ** 0.5 for x in (self.halfway, self.plan.x[0]))
         share = float((late / np.maximum(all_the_way, 1e-300)).max())
         if share > MOVING and self.network.processes.writes:
-            warnings.warn(
+            warn(
                 f"The second half of the {self.t} steps still moved x by {share:.2g} of its distance from the start: the "
-                "minimum is not reached. Take more steps, or scale the parameters alike.",
-                stacklevel=4,
+                "minimum is not reached. Take more steps, or scale the parameters alike."
             )
 
     # ------------------------------------------------------------ steps

@@ -1,7 +1,6 @@
 """Any torch model and loss, trained on data that is divided among the nodes."""
 
 import copy
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from math import prod
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dnasa.arrays import checksum
-from dnasa.checks import UserCode, choose, positive, whole
+from dnasa.checks import UserCode, choose, positive, warn, whole
 from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.data.partitions import class_table, label_difference, validation_name
@@ -167,11 +166,10 @@ class Supervised(Sharded):
         labels = self.labels.tensor.cpu().numpy()
         counted = [shard[labels[shard] >= 0] for shard in self.shards]  # others are ignored by the loss
         if label_difference(class_table(labels, counted, classes)) > DIFFERENT:
-            warnings.warn(
+            warn(
                 "The model has batch norm, and the nodes have different classes: each node normalizes with the statistics of "
                 "its own, which can cost accuracy. dnasa.problems.models.replace_batch_norm(model) and --model resnet:16,group "
-                "have group norm instead; a trained model keeps its statistics if its batch norm layers are in eval mode.",
-                stacklevel=4,
+                "have group norm instead; a trained model keeps its statistics if its batch norm layers are in eval mode."
             )
 
     def _add_metrics(self, metrics: Mapping[str, Loss], outputs: Tensor, targets: Tensor) -> None:

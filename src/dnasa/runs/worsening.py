@@ -1,8 +1,8 @@
 """A warning for training that makes a model worse."""
 
-import warnings
 from typing import Any
 
+from dnasa.checks import counted, warn
 from dnasa.problems.metrics import larger_is_better
 from dnasa.rules.registry import DEFAULT_RULE
 
@@ -26,20 +26,23 @@ class Worsening:
         metric = next((name for name in METRICS if name in rows[0]), None)
         if self.warned or metric is None or starts[0]["step"] > 0 or not self._is_checked(metric, starts, rows[0]["step"]):
             return
-        for start, row in zip(starts, rows, strict=True):
-            old, new, t = start[metric], row[metric], row["step"]
-            if not self.warned and is_worse(metric, old, new):
-                self.warned = True
-                what = f"{row['rule']}: the {metric.replace('_', ' ')} is {new:.4g} at step {t}, {old:.4g} at the start."
-                is_loss = metric == "train_loss"
-                remedies = {
-                    "a smaller stepsize": row["eta"] is not None,
-                    "the rule dnasa, which needs none": is_loss and row["rule"] != DEFAULT_RULE,
-                    "early stopping, which keeps the best model": not is_loss,
-                }
-                known = " or ".join(words for words, applies in remedies.items() if applies)
-                remedy = f"Try {known}." if known else "Are the gradients those of the loss?"
-                warnings.warn(f"{what} {remedy}", stacklevel=8)
+        worse = [pair for pair in zip(starts, rows, strict=True) if is_worse(metric, pair[0][metric], pair[1][metric])]
+        if not worse:
+            return
+        self.warned = True
+        start, row = worse[0]
+        eta = "" if row["eta"] is None else f", eta = {row['eta']:.3g}"
+        more = f", and {counted(len(worse) - 1, 'more run')}" if worse[1:] else ""
+        what = f"Rule {row['rule']} ({row['schedule']}){eta}, seed {row['seed']}{more}: the {metric.replace('_', ' ')} is"
+        is_loss = metric == "train_loss"
+        remedies = {
+            "a smaller stepsize": row["eta"] is not None,
+            "the rule dnasa, which needs none": is_loss and row["rule"] != DEFAULT_RULE,
+            "early stopping, which keeps the best model": not is_loss,
+        }
+        known = " or ".join(words for words, applies in remedies.items() if applies)
+        remedy = f"Try {known}." if known else "Are the gradients those of the loss?"
+        warn(f"{what} {row[metric]:.4g} at step {row['step']}, {start[metric]:.4g} at the start. {remedy}")
 
     def _is_checked(self, metric: str, starts: Rows, t: int) -> bool:
         if metric == "train_loss":
