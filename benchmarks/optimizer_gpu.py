@@ -42,7 +42,7 @@ CASES = {
 
 def optimizer(kind: str, parameters: int, device: str, options: dict[str, Any]) -> Decentralized:
     parts = [nn.Parameter(torch.randn(parameters // 10, device=device)) for _ in range(10)]
-    opt = Decentralized(parts, dnasa.connect("ring", device=device), **options)
+    opt = Decentralized(parts, dnasa.connect(device=device), **options)
     if kind == "plain":
         opt.node.rule = opt.node.rule._replace(form=None)
     opt.node.parameters.gradient.normal_()

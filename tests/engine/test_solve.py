@@ -193,6 +193,7 @@ def bad(value: Any) -> Any:
         (lambda p, g: dnasa.solve(p, g, "d2", eta=0.1, steps=5), r"above -1/3.*lazy"),
         (lambda p, g: LeastSquares(dim=0), "dim must be a positive whole"),
         (lambda p, g: LeastSquares(batch=0), "batch must be a positive whole"),
+        (lambda p, g: dnasa.connect("ring"), r"this one is alone: give the graph's size, such as topology\.ring\(8\)"),
     ],
 )
 def test_a_users_mistake_has_its_own_message(call: Callable[..., Any], words: str) -> None:
@@ -538,10 +539,15 @@ def test_a_run_that_gets_worse_than_trained_weights_warns_once() -> None:
 
 def test_a_run_that_ends_with_a_larger_loss_than_it_began_with_warns() -> None:
     problem = dnasa.problems.Custom(lambda x, node, rng: 2 * x, start=np.ones(2), loss=lambda x, node: float(x @ x))
-    with pytest.warns(UserWarning, match=r"dsgd: the train loss is .* at step 20, 2 at the start. Try .* or the rule dnasa"):
-        dnasa.solve(problem, topology.ring(4), "dsgd:constant", eta=1.1, steps=20, evaluate=5, progress=False)
+    etas, words = [0.1, 1.1, 1.2], "the train loss is .* at step 20, 2 at the start. Try .* or the rule dnasa"
+    with pytest.warns(UserWarning, match=words) as warned:
+        dnasa.comparing.compare(problem, topology.ring(4), ["dsgd:constant"], etas, steps=20, evaluate=5, progress=False)
+    assert str(warned[0].message).startswith("Rule dsgd (constant), eta = 1.1, seed 0, and 3 more runs: ")
+    assert warned[0].filename == __file__
     wrong = dnasa.problems.Custom(lambda x, node, rng: -2 * x, start=np.ones(2), loss=lambda x, node: float(x @ x))
-    with pytest.warns(UserWarning, match=r"dnasa: the train loss is .* Are the gradients those of the loss\?"):
+    with pytest.warns(
+        UserWarning, match=r"Rule dnasa \(.*\), seed 0: the train loss is .* Are the gradients those of the loss\?"
+    ):
         dnasa.solve(wrong, topology.ring(4), "dnasa", steps=20, progress=False)
 
 
@@ -553,5 +559,5 @@ def test_a_model_that_comes_trained_and_gets_worse_warns_at_the_end() -> None:
     module.weight.data = torch.tensor([[-1.0], [1.0]])
     wrong = Dataset("wrong", inputs, 1 - classes, inputs, classes)
     problem = Supervised(module, cross_entropy, wrong, [np.arange(20), np.arange(20, 40)])
-    with pytest.warns(UserWarning, match="dsgd: the test accuracy is 0 at step 60, 1 at the start"):
+    with pytest.warns(UserWarning, match="the test accuracy is 0 at step 60, 1 at the start"):
         dnasa.solve(problem, topology.ring(2), "dsgd", eta=1, steps=60, evaluate=20, progress=False)

@@ -51,7 +51,7 @@ class Tied(nn.Module):
 
 
 def trained(net: nn.Module, steps: int = 3) -> Decentralized:
-    opt = Decentralized(net, dnasa.connect("ring"))
+    opt = Decentralized(net, dnasa.connect())
     train(net, opt, steps)
     return opt
 
@@ -113,16 +113,16 @@ def test_a_loaded_model_begins_where_it_was_saved(tmp_path: Path) -> None:
     """Also when it is loaded into a model that has its optimizer already."""
     net, other = Tied(), Tied(seed=1)
     trained(net)
-    opt = Decentralized(other, dnasa.connect("ring"))
+    opt = Decentralized(other, dnasa.connect())
     through_safetensors(net, other, tmp_path)
     train(other, opt)
-    train(net, Decentralized(net, dnasa.connect("ring")))
+    train(net, Decentralized(net, dnasa.connect()))
     check_same(net, other)
 
 
 def test_a_saved_part_of_a_model_is_as_large_as_the_part(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(300, 300))
-    Decentralized(net, dnasa.connect("ring"))
+    Decentralized(net, dnasa.connect())
     torch.save(net[0].state_dict(), tmp_path / "x.pt")
     assert (tmp_path / "x.pt").stat().st_size < 10_000
 
@@ -134,7 +134,7 @@ def test_accelerate_saves_and_loads_model_and_optimizer(tmp_path: Path) -> None:
     def prepared(seed: int) -> tuple[Any, Any, Any]:
         net = Tied(seed)
         accelerator = accelerate.Accelerator(cpu=True)
-        return accelerator, *accelerator.prepare(net, Decentralized(net, dnasa.connect("ring")))
+        return accelerator, *accelerator.prepare(net, Decentralized(net, dnasa.connect()))
 
     accelerator, net, opt = prepared(0)
     train(net, opt)
@@ -170,7 +170,7 @@ def test_lightning_validates_the_mean_logs_the_stepsize_and_resumes(tmp_path: Pa
             self.net = Tied()
 
         def configure_optimizers(self) -> Decentralized:
-            return Decentralized(self, dnasa.connect("ring"))
+            return Decentralized(self, dnasa.connect())
 
         def training_step(self, batch: Any, index: int) -> torch.Tensor:
             return nn.functional.cross_entropy(self.net(batch[0]), batch[1])

@@ -87,7 +87,7 @@ def closure_of(net: nn.Module, opt: Decentralized, node: int, t: int) -> Callabl
 
 
 def alone() -> Network:
-    return dnasa.connect("ring")
+    return dnasa.connect()
 
 
 COMPRESSED = [("dasagt", "topk:0.4"), ("dnasa", "moniqua:8"), ("gt_nsgdm", "moniqua:8,4/2")]

@@ -71,8 +71,8 @@ def connect(
     Messages travel as they are unless one of `message_dtype`, `compress`, `channel` and `private` is given.
 
     Args:
-        topology: A graph, or the name of one with a node for every process: alone, that is a network of one node. By default
-            "exact", or "ring" where the channel needs a fixed graph.
+        topology: A graph, or the name of one with a node for every process that was started. By default "exact", or "ring"
+            where the channel needs a fixed graph; a process alone is then a network of one node.
         engine: "simulated", "mpi" or "torch"; by default as this process was started (`detect`).
         rounds: Mixing rounds per exchange, or "exact": as many as an exact average needs. On a fixed graph, k of them
             apply the best polynomial of degree k to W; on a changing one, they use k successive graphs; with a channel or on
@@ -132,6 +132,11 @@ def connect(
         if topology is None:
             name, weights = default_name(nodes, channel=channel)
             return make(name, nodes, weights)
+        if isinstance(topology, str) and engine == "simulated":
+            raise InputError(
+                f"'{topology:.40}' has a node for each process, and this one is alone: give the graph's size, such as "
+                "topology.ring(8), or start several processes with torchrun or mpirun."
+            )
         return make(topology, nodes) if isinstance(topology, str) else topology
 
     if engine == "simulated":
