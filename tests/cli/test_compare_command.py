@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import dnasa
 from dnasa import Result
 from dnasa.comparing import grid
 from dnasa.comparing.run_table import experiment
+from dnasa.tasks.sources import SourceOptions, plan_comparison
 
 LEAST = "compare --problem least_squares --nodes 4 --steps 20 --rules dsgd:constant,dnasa --etas 0.0001,0.001".split()
 
@@ -33,11 +35,11 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     assert (
         r"\caption{Test loss on least squares: 4 nodes, exact graph (2 graphs in turn whose product is the exact average), "
         r"20 steps, 2 mixing rounds per exchange, batches of 1 per node, mean $\pm$ std over 2 seeds. Bold: the best result "
-        r"and equal ones; fewer than 5 seeds are not tested. "
+        r"and any equal to it; with fewer than 5 seeds, differences are not tested. "
         r"Stepsizes $\eta_t$: constant, $\eta$. "
         r"$^\dagger$~The stepsize is at an edge of its grid. --: no "
-        r"stepsize needed. MB is what each node sent. vs.\ best: mean paired difference and its 95\% confidence interval ($t$ "
-        r"distribution). Stepsizes were chosen by the training loss of other seeds (2, 3).}" in table
+        r"stepsize needed. MB: megabytes that each node sent. vs.\ best: mean paired difference and its 95\% confidence "
+        r"interval ($t$ distribution). Stepsizes were chosen by the training loss of other seeds (2, 3).}" in table
     )
     assert r"\label{tab:a}" in table
     captions = [(tmp_path / "a" / f"{name}.tex").read_text() for name in ("curves", "stepsizes")]
@@ -53,6 +55,7 @@ def test_other_seeds_that_were_not_run_are_missing_for_another_metric(tmp_path: 
 def test_the_title_names_everything_that_defines_the_experiment() -> None:
     usual: dict[str, object] = {"data": "digits", "partition": "iid", "nodes": 8, "steps": 1000, "seeds": 1}
     assert experiment(usual, "ring", 1) == "digits: 8 nodes, ring, 1,000 steps, 1 mixing round per exchange"
+    assert experiment(usual | {"nodes": 1}, "ring", 1).startswith("digits: 1 node, ")
     other: dict[str, object] = {"partition": "by_label", "compress": "topk:0.01"}
     other |= {"drop": 0.1, "every": 2}
     assert experiment(usual | other, "ring", 2) == (
@@ -82,7 +85,7 @@ def test_a_rule_that_changes_the_graph_of_the_others_is_named(rules: str, line: 
     ("words", "message"),
     [
         ("--x steps,miles", "Unknown x 'miles'"),
-        ("--x clock", "Unknown x 'clock'"),
+        ("--x clock", "which a study has (key clock)"),
         ("--x bytes,bytes", "The x bytes is given twice"),
         ("--format pdf,gif", "Unknown format 'gif'"),
         ("--format ,", "--format names no format"),
@@ -240,3 +243,26 @@ def test_a_comparison_that_is_replaced_leaves_no_extension_behind(extended: Path
     shutil.copytree(extended, tmp_path / "a")
     succeed(*LEAST, "--out", tmp_path / "a", "--force")
     assert not [*(tmp_path / "a").glob("extension-*")]
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "points"),
+    [
+        ("linear", {"metric": "test_accuracy"}, 20),
+        ("mlp:32", {"metric": "train_loss"}, 20),
+        ("lenet", {}, 5),
+        ("lenet", {"batch": 64}, 30),
+    ],
+)
+def test_short_comparisons_of_small_models_have_enough_points_for_a_curve(
+    model: str, options: dict[str, Any], points: int
+) -> None:
+    rows: Any = SimpleNamespace(labels=range(40_000), test_labels=range(10_000))
+    _, evaluate = plan_comparison(SourceOptions(**{"steps": 200, "batch": 1} | options), rows, model)
+    assert evaluate is not None
+    assert len(evaluate) == points + 1
+
+
+def test_a_batch_with_more_rows_than_a_node_has_is_named() -> None:
+    done = succeed(*"compare --rules dnasa --nodes 4 --steps 2 --model linear --batch 1000".split())
+    assert "Warning: Rows repeat in a batch of 1,000: the smallest node has 323 rows." in done.stderr

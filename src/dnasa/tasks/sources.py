@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from dnasa import data
-from dnasa.checks import choose, whole
+from dnasa.checks import choose, counted, whole
 from dnasa.core import InputError, size
 from dnasa.data import DATASETS, Dataset
 from dnasa.data.agreement import aligned, unclear_event
@@ -146,7 +146,7 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
     if early and (warning := few_events(rows)):
         rows = rows._replace(warnings=(*rows.warnings, warning))
     parts, validation = divide(options, rows, shards, (validate or early) and can_validate(rows))
-    train_metrics, curve = plan_comparison(options, rows) if validate else (True, None)
+    train_metrics, curve = plan_comparison(options, rows, model) if validate else (True, None)
     task = tasks.on_shards(
         rows,
         parts,
@@ -162,6 +162,9 @@ def make_source(options: SourceOptions, local_nodes: range, validate: bool, allg
         if options.epsilon is None
         else Privacy(options.epsilon, DELTA if options.delta is None else options.delta),
     )
+    if (options.batch or 0) > (least := min(filter(None, map(len, task.shards)))):
+        repeated = f"Rows repeat in a batch of {options.batch:,}: the smallest node has {counted(least, 'row')}."
+        rows = rows._replace(warnings=(*rows.warnings, repeated))
     why = " (few rows for the number of inputs)" if model == "linear" != options.model else ""
     about = f"Model {model}{why} with {size(task.layout):,} parameters, data from {rows.source}."
     if task.train_metrics > 1:
@@ -325,19 +328,19 @@ def first_of(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + more
 
 
-def plan_comparison(options: SourceOptions, rows: Dataset) -> tuple[bool, list[int] | None]:
+def plan_comparison(options: SourceOptions, rows: Dataset, model: str) -> tuple[bool, list[int] | None]:
     """Whether a comparison evaluates the training rows too, and after which steps it evaluates.
 
     Training rows: where it compares by them, has only some of them, or they cost little. Steps: 100 if there are few rows,
-    else 50, or as many as cost about as much as the training. None: the engine decides, which knows the rows of all processes.
+    else 50, or as many as cost as much as the training, at least 5 (small models: 20). None: the engine knows all rows.
     """
     samples, count, is_small = options.samples, len(rows.labels), len(rows.labels) <= SMALL
     by_training = options.metric is not None and not options.metric.startswith("test_")
     evaluations = CURVE_POINTS if options.evaluate is None else options.steps / max(1, options.evaluate)
     train_metrics = by_training or options.shard_dir is not None or samples >= 2 * evaluations * count
-    if train_metrics and (options.shard_dir is not None or not is_small):
+    if options.shard_dir is not None:
         return True, None
     # a gradient costs three times as much as a test
     affordable = samples // count if train_metrics else 3 * samples // len(rows.test_labels)
     points = min(MORE_POINTS if is_small else CURVE_POINTS, affordable)
-    return train_metrics, evenly(options.steps, max(5, points))
+    return train_metrics, evenly(options.steps, max(20 if model.startswith(("linear", "mlp")) else 5, points))
