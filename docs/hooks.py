@@ -174,9 +174,7 @@ def equations() -> str:
         body = inspect.cleandoc(method.equation)
         aligned = f"\\begin{{align*}}\n{body}\n\\end{{align*}}" if "&" in body else body
         _, _, notes = (inspect.getdoc(method.make) or "").partition("Args:")[0].partition("\n")
-        checked = (
-            f"Compared with {method.checked}." if method.checked else "Experimental: compared with nothing but our own twin."
-        )
+        checked = f"Compared with {method.checked or 'a second implementation of ours only: experimental'}."
         parts = (f"### {method.title}", f"`{name}`; {paper}.", f"$$\n{aligned}\n$$", notes.strip(), checked)
         sections.append("\n\n".join(part for part in parts if part))
     return "\n\n".join(sections)

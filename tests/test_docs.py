@@ -287,6 +287,7 @@ def test_the_leaderboard_has_every_rule_for_undirected_graphs_and_noise() -> Non
 @pytest.mark.parametrize("name", ["complete", "ring", "star"])
 def test_the_page_of_graphs_counts_the_messages_of_a_run(name: str) -> None:
     table = graphs.graph_table().set_index("graph")
+    assert "probability p, 0.8 by default" in table.edges["random"]
     run = solve(LeastSquares(dim=2), topology.make(name, 8), "dsgd", eta=0.1, steps=1)
     assert float(table.loc[name, "messages of a node"]) == run.history.messages.iloc[-1] / 8
 

@@ -95,6 +95,7 @@ def test_every_option_has_help() -> None:
     root: Any = get_command(cli.app)
     groups = [root, *(command for command in root.commands.values() if hasattr(command, "commands"))]
     for name, command in [item for group in groups for item in group.commands.items()]:
+        assert all("\n" not in part for part in command.help.split("\n\n")), f"{name} would show a stray line break"
         for param in command.params:
             assert param.help, f"{name} {param.name}"
 

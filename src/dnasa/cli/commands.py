@@ -99,8 +99,7 @@ def train(context: typer.Context, options: Options) -> None:
 def compare(context: typer.Context, options: Options) -> None:
     """Compare rules over a grid of stepsizes and seeds, all side by side, with D-NASA and AdaNASA next to the best of each.
 
-    Stepsizes are chosen on validation rows, a tenth of the training rows that is held out, or, for streaming problems,
-    on other seeds; the results are those on the test rows.
+    Stepsizes are chosen on a held-out tenth of the training rows; for streaming problems, on other seeds.
     """
     inputs.set_output(options)
     if options.config is not None:
@@ -113,6 +112,8 @@ def compare(context: typer.Context, options: Options) -> None:
 
     grid = inputs.stepsizes(options.etas, names)
     kinds = pictures.formats(options.format, options.style)
+    if "clock" in split(options.x):
+        raise InputError("--x clock needs links, which a study has (key clock), or dnasa.connect(clock=...) in Python.")
     check_axes(split(options.x), ("steps", "epochs", "samples", "bytes"))
     if options.latex and options.out is None:
         raise InputError("--latex writes table.tex into the folder of the run: give --out.")

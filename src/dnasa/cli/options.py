@@ -17,7 +17,7 @@ from dnasa.rules.registry import COMPARED, DEFAULT_RULE, RULES
 from dnasa.rules.schedules import ETA
 
 NO_ETA = [name for name in RULES if not RULES[name].needs_eta]
-MEANING = f"Its meaning depends on the schedule: {'; '.join(f'{name} {spec.formula}' for name, spec in ETA.items())}."
+MEANING = f"What eta means depends on the schedule: {'; '.join(f'{name} {spec.formula}' for name, spec in ETA.items())}."
 DATA = "digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare, code"
 MODELS = "linear, mlp:128,64,relu,dropout=0.1, lenet, resnet:16,group, gpt:2,96,64"
 GRAPHS = (  # their registry imports networkx, too much for every start

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dnasa.checks import suggestion
 from dnasa.core import InputError
 from dnasa.data import rows as raw
 from dnasa.data import tokens
@@ -50,7 +51,8 @@ def load(
         return load_known(name, context)
     path = Path(name)
     if not path.exists():
-        raise InputError(f"Unknown data '{name}': it is no file or folder. Datasets: {', '.join(DATASETS)}.")
+        hint = suggestion(name, DATASETS)
+        raise InputError(f"Unknown data '{name}': it is no file or folder. Datasets: {', '.join(DATASETS)}.{hint}")
     windows = tokens.load_tokens(path, context, text)
     if windows is not None:
         return windows

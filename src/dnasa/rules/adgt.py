@@ -42,8 +42,8 @@ def adgt(*, prox: Prox = no_prox) -> Rule:
     """u <- u + g - v; x, u, L^2 <- W[prox(x - u / L, 1 / L), u, L^2] for L = max(2 |g - v| / |x - last|, L / 1.2).
 
     So the stepsize is at most half the inverse of the smoothness between the last two points. The first move is tiny, and each
-    is at most ten times the longest before, so the smoothness of neighbors arrives before a long move. The mean of squares
-    leans to the largest.
+    is at most ten times the longest before, so the smoothness of neighbors arrives before a long move. The average of L^2
+    gives more weight to a large L than that of L.
 
     Args:
         prox: The proximal operator of h, to minimize f + h; by default h = 0.

@@ -114,7 +114,7 @@ def complete(n: int) -> np.ndarray:
 
 
 def random(n: int, p: float = 0.8, seed: int = 0, weights: str | None = None) -> Topology:
-    """Every pair is joined with probability p; drawn again until the graph is connected.
+    """Every pair is joined with probability p, 0.8 by default; drawn again until the graph is connected.
 
     Args:
         n: The number of nodes.
