@@ -155,6 +155,11 @@ def bad(value: Any) -> Any:
     return value
 
 
+def test_a_process_that_is_alone_is_warned_that_a_graph_by_name_has_one_node() -> None:
+    with pytest.warns(UserWarning, match=r"this one is alone: give its size, such as topology\.ring\(8\)"):
+        dnasa.connect("ring")
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -193,7 +198,6 @@ def bad(value: Any) -> Any:
         (lambda p, g: dnasa.solve(p, g, "d2", eta=0.1, steps=5), r"above -1/3.*lazy"),
         (lambda p, g: LeastSquares(dim=0), "dim must be a positive whole"),
         (lambda p, g: LeastSquares(batch=0), "batch must be a positive whole"),
-        (lambda p, g: dnasa.connect("ring"), r"this one is alone: give the graph's size, such as topology\.ring\(8\)"),
     ],
 )
 def test_a_users_mistake_has_its_own_message(call: Callable[..., Any], words: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from dnasa.checks import choose
+from dnasa.checks import choose, warn
 from dnasa.communication import Channel, Network
 from dnasa.core import InputError
 from dnasa.extras import needed_by
@@ -133,8 +133,8 @@ def connect(
             name, weights = default_name(nodes, channel=channel)
             return make(name, nodes, weights)
         if isinstance(topology, str) and engine == "simulated":
-            raise InputError(
-                f"'{topology:.40}' has a node for each process, and this one is alone: give the graph's size, such as "
+            warn(
+                f"The graph '{topology:.40}' has a node for each process, and this one is alone: give its size, such as "
                 "topology.ring(8), or start several processes with torchrun or mpirun."
             )
         return make(topology, nodes) if isinstance(topology, str) else topology
