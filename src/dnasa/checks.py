@@ -76,6 +76,11 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
+def digits(value: float, count: int) -> str:
+    """A number with so many digits: 1,060 rather than 1.06e+03."""
+    return f"{float(f'{value:.{count}g}'):,.15g}"
+
+
 def whole(name: str, value: Any, low: int = 1, high: int = 2**62) -> int:
     """Refuse anything but a whole number in that range."""
     try:

@@ -91,11 +91,11 @@ def test_the_cohort_says_what_is_missing_or_too_few(tmp_path: Path) -> None:
     table = only(tmp_path / "run")["tests"]["tables"][-1]
     cohort = {line: cells for line, *cells in table["rows"]}
     assert table["title"] == "Cohort"
-    assert cohort["ward = icu"][1] == "<5"
-    assert cohort["b, mean (deviation)"] == ["none", "2.5 (0)", "2.5 (0)"]
+    assert cohort["ward: icu"][1] == "<5"
+    assert cohort["b, mean (SD)"] == ["none", "2.5 (0)", "2.5 (0)"]
     assert cohort["b missing"] == ["96 (100.0 %)", "0", "96 (50.0 %)"]
     rows = data.from_shards(tmp_path / "sites", range(2), 2, "a", drop_columns="b", task="regression")[0]
-    assert datasets.cohort(rows).iloc[2, 0] == "a, mean (deviation)", "the target of a regression"
+    assert datasets.cohort(rows).iloc[2, 0] == "a, mean (SD)", "the target of a regression"
     tex = (tmp_path / "run" / "report.tex").read_text()
     assert r"caption{Cohort.}" in tex
     assert only(tmp_path / "run")["settings"]["dnasa"] == version("dnasa")

@@ -176,7 +176,7 @@ def test_sites_compare_their_tables_without_pooling_rows(tmp_path: Path) -> None
     for line in (
         r"training rows\W+80\W+56\W+64\W",
         r"training rows\W+200\W",
-        r"y = yes\W+\d+ \([\d.]+ %\)",
+        r"y: yes\W+\d+ \([\d.]+ %\)",
         r"berlin\W+paris\W+\d\d",
     ):
         assert re.search(line, first), first

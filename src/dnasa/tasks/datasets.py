@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dnasa.checks import digits
 from dnasa.data import DATASETS, Dataset
 from dnasa.data.columns import MISSING
 from dnasa.data.datasets import find_source
@@ -60,18 +61,19 @@ def cohort(data: Dataset) -> pd.DataFrame:
 
     def spread(name: str, moments: list[Moments]) -> None:
         if any(m.n for m in moments):
-            lines[f"{name}, mean (deviation)"] = [f"{m.mean:.4g} ({m.deviation:.3g})" if m.n else "none" for m in moments]
+            texts = [f"{digits(m.mean, 4)} ({digits(m.deviation, 3)})" if m.n else "none" for m in moments]
+            lines[f"{name}, mean (SD)"] = texts
 
     target = sites[0].target.name
     if data.task == "regression":
         spread(target, [site.target.moments for site in sites])
     for name in data.class_names if data.task == "classification" else ():
-        add(f"{target} = {name}", [site.target.rows_of_classes.get(name, 0) for site in sites])
+        add(f"{target}: {name}", [site.target.rows_of_classes.get(name, 0) for site in sites])
     for columns in zip(*(site.columns for site in sites), strict=True):
         name = columns[0].name
         spread(name, [column.moments for column in columns])
         for word in sorted({word for column in columns for word in column.counts}, key=lambda word: (word == MISSING, word)):
-            title, none = (f"{name} missing", "0") if word == MISSING else (f"{name} = {word}", f"<{sites[0].min_count}")
+            title, none = (f"{name} missing", "0") if word == MISSING else (f"{name}: {word}", f"<{sites[0].min_count}")
             add(title, [column.counts.get(word, 0) for column in columns], none)
     return pd.DataFrame([[line, *cells] for line, cells in lines.items()], columns=["", *(site.name for site in sites)])
 
