@@ -342,7 +342,7 @@ def test_the_results_of_a_binary_model_are_those_of_single_rows(min_count: int, 
     pairs = [evaluation._pair(odds[part], event[part], min_count) for part in thirds]
     assert min(cell[1] for pair in pairs for cells in pair for cell in cells) >= min_count
     parts = [evaluation.Part(rows=len(part), scores=[pair]) for part, pair in zip(thirds, pairs, strict=True)]
-    measured = evaluation.Evaluation(task="classification", target="y", names=[0, 1], sites=[*parts, None])
+    measured = evaluation.Evaluation(task="classification", target="y", names=[0, 1], min_count=min_count, sites=[*parts, None])
     every = results.numbers(measured, threshold=0.1).query("group == '3 of 4 sites'").set_index("measure")
     found = {name: every.loc[name, ["value", "low", "high"]].to_numpy(float) for name in every.index}
     squares = (1 / (1 + np.exp(-odds)) - event) ** 2
@@ -369,7 +369,7 @@ def test_the_results_of_a_binary_model_are_those_of_single_rows(min_count: int, 
         np.testing.assert_allclose(found[name], numbers, atol=tolerance, err_msg=name)
     intercept = sm.GLM(event.astype(float), np.ones(2000), sm.families.Binomial(), offset=odds).fit()
     assert found["calibration intercept"][0] == pytest.approx(intercept.params[0], abs=3 * near)
-    (roc, of_sites, _, calibration, decision) = results.curves(measured, ["a", "b", "c", "d"])
+    (roc, of_sites, precision, calibration, decision) = results.curves(measured, ["a", "b", "c", "d"])
     assert of_sites[0] == "ROC curve of each site"
     areas = results.numbers(measured, ["a", "b", "c", "d"]).query("measure == 'AUC'").set_index("group").value
     for site, false, hits in of_sites[3]:
@@ -380,6 +380,7 @@ def test_the_results_of_a_binary_model_are_those_of_single_rows(min_count: int, 
     assert len(decision[3][1][1]) < len(decision[3][0][1]), "treat all ends where it leaves the picture"
     assert -np.trapezoid(roc[3][0][2], roc[3][0][1]) == pytest.approx(expected["AUC"][0], abs=near)
     assert len(calibration[3][0][1]) == 10
+    assert precision[3][0][1].min() * event.sum() > 0.9 * min_count, "fewer events are within a cell"
 
 
 def test_results_of_sites_are_as_exact_as_the_report_says() -> None:
@@ -532,6 +533,9 @@ def test_the_results_of_a_regression_and_of_classes_are_those_of_scikit_learn(ho
             squares = found["RMSE"] ** 2 + 1.96 * sem(errors**2, axis=None)
             assert highs["RMSE"] == pytest.approx(squares**0.5, rel=0.1), "from the cells"
             assert found["error, 50th percentile"] == pytest.approx(np.median(truth - values), abs=0.2 * np.std(truth - values))
+    lost = evaluated(home / "regression").model_copy(update={"sites": ["few"]})
+    assert results.remarks(lost, ["bonn"]) == ["Left out: bonn (fewer than 1 test rows)."]
+    assert results.with_interval("RMSE", 1063.4, 1000.04, 1126.1) == "1,063 (1,000 to 1,126)"
     run("train", "--nodes", 2, "--steps", 60, "--out", tmp_path)  # digits
     digits, model = dnasa.data.load("digits"), dnasa.load(tmp_path)
     p = model.probabilities(model.outputs(digits.test_inputs))
@@ -666,7 +670,7 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
         not common
     )
     assert approximate.startswith("Sites sent counts and rounded means of at least 5 rows, not predictions")
-    assert "risks may differ from those of all" in biased
+    assert "results may differ from those of all" in biased
     assert left_out == "Left out: köln (lost in the run)."
     alone.sites[:2] = "tested", "few"
     left_out = "Left out: bonn (an earlier run tested its rows), köln (fewer than 5 test rows of a class)."

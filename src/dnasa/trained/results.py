@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import betainc
 
+from dnasa.checks import digits
 from dnasa.extras import needed_by
 from dnasa.runs.names import node_name
 from dnasa.trained.evaluation import EDGES, REGRESSION_SUMS, Cells, Evaluation, Part
@@ -22,6 +23,7 @@ SAME = 1.01  # times the Brier score of the event rate, which noise may add
 OVERFITTED = 0.9  # a calibration slope
 PERFECT = 0.9995  # an AUC that is printed as 1.000
 FEW = 10  # events, below which the AUC has no interval
+MAIN = "AUC", "macro AUC", "calibration slope", "R2", "RMSE"  # measures of the abstract
 GROUPS = 10  # points of a calibration curve
 CENTERS = (EDGES[:-1] + EDGES[1:]) / 2
 AXES = ("group", "measure"), ("measure", "group"), ("group", "measure")  # of the columns and rows of each table
@@ -180,7 +182,7 @@ def regression(parts: Sequence[Part], scale: float) -> Iterator[Measure]:
 def described(evaluation: Evaluation) -> Iterator[Measure]:
     """The training rows of each class, and how many values are missing."""
     for name, count in zip(evaluation.names, evaluation.training, strict=False):
-        yield f"training rows, {evaluation.target} = {name}", count, nan, nan
+        yield f"training rows, {evaluation.target}: {name}", count, nan, nan
     for name, count in evaluation.missing.items():
         yield f"missing {name}", count, nan, nan
 
@@ -234,6 +236,22 @@ def tables(
         yield "Confusion matrix", matrix
 
 
+def abstract(evaluation: Evaluation, found: pd.DataFrame, model: str, training: str) -> str:
+    """The model, how many rows it was trained and tested on, and its main results, of `numbers`."""
+    group, sites, own = next(iter(found.group), ""), len(evaluation.sites), evaluation.sites and not evaluation.common
+    first = found[(found.table == "results") & (found.group == group)].dropna(subset="value").set_index("measure")
+    main = [f"{name} {with_interval(name, *first.loc[name, [*COLUMNS[3:]]])}" for name in MAIN if name in first.index]
+    two, about = len(evaluation.names) == 2, "about " * (evaluation.min_count > 1)
+    event = f" (event: {evaluation.names[1]})" if two else ""
+    events = f" with {about}{sum(evaluation.training[1:]):,} events" if two else ""
+    tested = f" with {first.value.get('events', 0):,.0f} events" if two else ""
+    tested += f" of {'the same sites' if group == 'all' else group} (internal validation)" if own else ""
+    trained = f"; it was trained on {training} rows{events}" + (f" at {sites} sites" if sites else "") if training else ""
+    what = f"The {'linear model' if model == 'linear' else f'model {model}'} predicts {evaluation.target}{event}{trained}."
+    shown = ", ".join(main).replace("(", "(95 % interval ", 1)
+    return f"{what} On {first.value['test rows']:,.0f} {'held-out' if own else 'test'} rows{tested}: {shown}." if main else what
+
+
 def shortcomings(evaluation: Evaluation) -> list[str]:
     """A sentence if the model predicts worse than the share of each class, or the mean, in the test rows, or too well."""
     (parts, *_) = [*groups(evaluation).values(), []]
@@ -257,10 +275,8 @@ def shortcomings(evaluation: Evaluation) -> list[str]:
 
 def remarks(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
     """Sentences about sites that the results leave out, if any, what sites have together, and an overfitted model."""
-    if evaluation.task == "regression":
-        return []
-    measured, binary_model = evaluation.parts, len(evaluation.names) == 2
-    few = f"fewer than {evaluation.min_count} test rows of a class"
+    measured, binary_model, of_numbers = evaluation.parts, len(evaluation.names) == 2, evaluation.task == "regression"
+    few = f"fewer than {evaluation.min_count} test rows{'' if of_numbers else ' of a class'}"
     reasons = {"few": few, "tested": "an earlier run tested its rows", None: "lost in the run"}
     left_out = [
         f"{node_name(sites, i)} ({reasons[why]})" for i, why in enumerate(evaluation.sites) if not isinstance(why, Part)
@@ -270,7 +286,7 @@ def remarks(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
     if left_out:
         found.append(f"Left out: {', '.join(left_out)}.")
     if left_out and measured:
-        found.append("The first column has the other sites only: its risks may differ from those of all.")
+        found.append("The first column has the other sites only: its results may differ from those of all.")
     if single:
         ones = ", ".join(single)
         found.append(f"Without a column, since all test rows have one class: {ones}; the first column has these rows.")
@@ -283,9 +299,10 @@ def remarks(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
     if rare:
         found.append(f"With fewer than {FEW} events or other rows, no interval of the AUC and no ROC curve: {', '.join(rare)}.")
     if measured:
+        exact = "an AUC, a slope or a sensitivity is mostly off by less than a quarter of its interval"
         found.append(
-            f"Sites sent counts and rounded means of at least {evaluation.min_count} rows, not predictions: compared with "
-            "results from single rows, an AUC, a slope or a sensitivity is mostly off by less than a quarter of its interval."
+            f"Sites sent counts and rounded means of at least {evaluation.min_count} rows, not predictions"
+            f"{'' if of_numbers else f': compared with results from single rows, {exact}'}."
         )
     (parts, *_) = [*groups(evaluation).values(), []]
     for name, slope, _, high in binary(parts, 0.5) if binary_model else ():
@@ -299,8 +316,8 @@ def with_interval(measure: str, value: float, low: float, high: float) -> str:
         return "too few"
     if measure.startswith(WHOLE):
         return f"{value:,.0f}"
-    text = "{:.3f}" if abs(value) < 100 else "{:.4g}"
-    return text.format(value) + ("" if isnan(low) else f" ({text.format(low)} to {text.format(high)})")
+    texts = [f"{x:.3f}" if abs(value) < 100 else digits(x, 4) for x in (value, low, high)]
+    return texts[0] + ("" if isnan(low) else f" ({texts[1]} to {texts[2]})")
 
 
 def roc(name: str, others: np.ndarray, events: np.ndarray) -> Line:
@@ -321,7 +338,7 @@ def curves(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[Curve]:
         return []
     rate, total, risk = m / (n + m), others + events, 1 / (1 + np.exp(-EDGES))
     hits, false = (np.append(rows[::-1].cumsum()[::-1], 0) for rows in (events, others))  # from each edge of the grid on
-    flagged, ends = hits + false > 0.5, np.array([0.0, 1.0])
+    flagged, ends = hits > (1 if evaluation.common else max(1, evaluation.min_count)) - 0.5, np.array([0.0, 1.0])
     group = np.minimum(total.cumsum() / (n + m) * GROUPS, GROUPS - 1e-9).astype(int)
     risks, happened, rows = (np.bincount(group, a, GROUPS) for a in (total / (1 + np.exp(-CENTERS)), events, total))
     predicted, observed = (a[rows > 0] / rows[rows > 0] for a in (risks, happened))
