@@ -42,13 +42,16 @@ def address(folder: Path) -> str:
 def test_a_page_shows_every_part_of_a_run(chromium: Any, home: Path) -> None:
     with opened(chromium, address(home / "star")) as page:
         titles = page.locator("h2").all_inner_texts()
-        assert titles == ["Results", "Training", "Curves", "Settings", "Timeline"]
+        assert titles == ["Results", "Settings", "Timeline", "Training", "Curves"]
         assert "done step 20 of 20, digits" in page.locator("header").inner_text()
         metrics = page.locator(".charts figure").evaluate_all("all => all.map(one => one.dataset.metric)")
         assert {"train_loss", "test_loss", "test_accuracy", "grad_norm", "consensus"} <= {*metrics}
         counts = [int(text or 0) for text in page.locator(".matrix td").all_inner_texts()]
         stored = json.loads((home / "star" / "evaluation.json").read_text())
         assert counts == [count for row in stored["common"]["confusion"] for count in row]
+        assert page.locator("[aria-label=Curves]").is_visible()
+        page.emulate_media(media="print")
+        assert not page.locator("[aria-label=Curves]").is_visible(), "which print would leave empty"
 
 
 def test_hovering_shows_the_value_that_is_in_the_csv(chromium: Any, home: Path) -> None:
@@ -103,13 +106,21 @@ def test_sites_have_their_names_and_results(chromium: Any, tmp_path: Path) -> No
     succeed("report", tmp_path / "run", "--html")
     with opened(chromium, address(tmp_path / "run")) as page:
         assert page.locator("h2").first.inner_text() == "Results"
+        assert page.locator("h1").inner_text() == "Prediction of kind"
+        lead = page.locator("header").inner_text()
+        trained = "The linear model predicts kind (event: yes); it was trained on 288 rows with about 130 events at 3 sites."
+        assert f"{trained} On 72 held-out rows with " in lead
+        assert "of the same sites (internal validation): AUC" in lead
+        sizes = page.locator(".scroll").evaluate_all("all => all.map(one => [one.scrollHeight, one.clientHeight])")
+        assert max(inner for inner, _ in sizes) > 416, "a table that was cut"
+        assert all(inner <= outer for inner, outer in sizes)
         heads = page.locator("table").first.locator("th").all_inner_texts()
         assert heads == ["", "all", "bonn", "köln", "ulm"]
         assert page.locator("svg").count() == 5, "one for the sites"
         assert page.locator("#cohort-1").count() == 1
         page.get_by_role("link", name="20b").click()
         assert page.evaluate("location.hash") == "#cohort-1"
-        line = page.locator("#cohort-1 tbody tr").nth(2).inner_text()
+        line = page.locator("#cohort-1 tbody tr").nth(3).inner_text()
         assert [cell.split()[0] for cell in line.split("\t")[1:]] == ["46", "46", "66", "158"], "48, 48, 64"
 
 

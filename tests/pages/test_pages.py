@@ -16,7 +16,7 @@ import dnasa
 from dnasa import data, pages
 from dnasa.core import Array, InputError
 from dnasa.pages import page
-from dnasa.pages.contents import read_history, round_numbers
+from dnasa.pages.contents import _curve, read_history, round_numbers, table
 from dnasa.tasks import datasets
 
 pytestmark = pytest.mark.xdist_group("pages")  # one process trains the runs
@@ -88,9 +88,13 @@ def test_the_cohort_says_what_is_missing_or_too_few(tmp_path: Path) -> None:
     words = ["--shard-dir", tmp_path / "sites", "--target", "kind", "--steps", 5, "--model", "linear", "--quiet"]
     succeed("train", *words, "--out", tmp_path / "run")
     succeed("report", tmp_path / "run", "--html")
-    table = only(tmp_path / "run")["tests"]["tables"][-1]
-    cohort = {line: cells for line, *cells in table["rows"]}
-    assert table["title"] == "Cohort"
+    shown = only(tmp_path / "run")["tests"]["tables"][-1]
+    cohort = {line: cells for line, *cells in shown["rows"]}
+    assert shown["title"] == "Cohort"
+    assert shown["notes"] == [
+        "Counts within the training rows are rounded to multiples of 5, the largest so that their sum is right."
+    ]
+    assert cohort["test rows, kind: yes"] == ["12", "12", "24"]
     assert cohort["ward: icu"][1] == "<5"
     assert cohort["b, mean (SD)"] == ["none", "2.5 (0)", "2.5 (0)"]
     assert cohort["b missing"] == ["96 (100.0 %)", "0", "96 (50.0 %)"]
@@ -99,17 +103,28 @@ def test_the_cohort_says_what_is_missing_or_too_few(tmp_path: Path) -> None:
     tex = (tmp_path / "run" / "report.tex").read_text()
     assert r"caption{Cohort.}" in tex
     assert only(tmp_path / "run")["settings"]["dnasa"] == version("dnasa")
+    assert only(tmp_path / "run")["settings"]["shard-dir"] == "sites", "without its folder"
+    stored = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    (tmp_path / "run" / "evaluation.json").write_text(json.dumps(stored | {"sites": ["few", stored["sites"][1]]}))
+    assert only(tmp_path / "run")["tests"]["tables"][-1]["rows"][2][1:] == ["withheld", "12", "withheld"]
     assert {"begun"} < {*only(tmp_path / "run")["settings"]}
     assert r"& $<$5 &" in tex
 
 
-def test_tables_with_intervals_have_a_few_columns_each() -> None:
+def test_tables_with_intervals_have_a_few_columns_each_and_the_notes_of_the_page() -> None:
     frame = pd.DataFrame([["AUC", *["0.7 (0.6 to 0.8)"] * 5]], columns=["", *"abcde"])
-    first, second = page._latex("Results for died", frame)
+    first, second = page.as_latex(table("Results for died", frame, ["Left out: évora (fewer than 5)."]))
+    assert "Left out: évora (fewer than 5).\n\\end{table*}" in first
+    assert "Further notes: part 1." in second
     assert r"& a & b & c \\" in first
     assert r"& d & e \\" in second
     assert [re.findall(r"label{(.*?)}", part) for part in (first, second)] == [["tab:results-1"], ["tab:results-2"]]
-    assert len([*page._latex("Cohort", frame)]) == 1
+    assert len([*page.as_latex(table("Cohort", frame))]) == 1
+
+
+def test_nothing_of_a_curve_touches_the_frame() -> None:
+    line, bars = np.array([0.0, 0.5, 1.0]), [(0.5, 0.2, 1.5)]
+    assert _curve("Calibration", "risk", "share", [("tenths", line, line)], bars)["ends"][3] > 1.05 * 1.45
 
 
 def test_the_numbers_of_a_page_are_those_of_the_run(home: Path) -> None:
@@ -119,7 +134,8 @@ def test_the_numbers_of_a_page_are_those_of_the_run(home: Path) -> None:
     assert folder["lines"][0]["columns"]["test_accuracy"] == pytest.approx(history.test_accuracy.tolist(), rel=1e-6)
     assert folder["settings"]["topology"] == "star"
     stored = json.loads((home / "good" / "evaluation.json").read_text())
-    assert folder["tests"]["confusion"]["counts"] == stored["common"]["confusion"]
+    (matrix,) = (one for one in folder["tests"]["tables"] if one["title"] == "Confusion matrix")
+    assert [list(map(int, row[1:])) for row in matrix["rows"]] == stored["common"]["confusion"]
     assert folder["work"][0][0] == "gradient"
     assert folder["failures"] == []
 

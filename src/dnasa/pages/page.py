@@ -2,23 +2,19 @@
 
 import base64
 import hashlib
-from collections.abc import Iterator
-from contextlib import suppress
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dnasa.checks import digits
 from dnasa.comparing import latex
-from dnasa.core import InputError
-from dnasa.pages.contents import read, tables
-from dnasa.runs.folder import RunFolder
-from dnasa.trained import evaluation, results
-
-if TYPE_CHECKING:
-    import pandas as pd
+from dnasa.pages.contents import INTERVALS, read
 
 STYLES = ("uPlot.css", "page.css")
 SCRIPTS = ("uPlot.js", "page.js")
+WIDE = 3  # columns with intervals beside each other in LaTeX
 MOST_CELLS = 2_000_000  # of the table that a chart is drawn from
 
 
@@ -48,37 +44,36 @@ def render(contents: dict[str, Any]) -> str:
     )
 
 
-WIDE = 3  # columns with intervals beside each other in LaTeX
-
-
 def files_of_report(folder: Path, threshold: float | None = None) -> dict[str, bytes]:
     """The page, by its ending; of a run with a tested model also all its results as CSV, and its tables in LaTeX."""
-    written = {".html": render(read(folder, threshold)).encode()}
-    with suppress(InputError):  # the page says what is damaged
-        if (measured := evaluation.read(folder)) is not None:
-            from dnasa.data.columns import as_csv
-
-            sites = RunFolder(folder, resume=True).sites
-            written[".csv"] = as_csv(results.numbers(measured, sites, threshold)).encode()
-            frames = tables(folder, measured, sites, threshold)
-            written[".tex"] = "\n".join(part for title, frame in frames.items() for part in _latex(title, frame)).encode()
+    contents = read(folder, threshold)
+    written = {".html": render(contents).encode()}
+    if (tests := contents["folders"][0]["tests"]) and (folder / "evaluation.json").is_file():
+        written[".csv"] = tests["csv"].encode()
+        written[".tex"] = "\n".join(part for one in tests["tables"] for part in as_latex(one)).encode()
     return written
 
 
-def _latex(title: str, frame: "pd.DataFrame") -> Iterator[str]:
+def as_latex(shown: dict[str, Any]) -> Iterator[str]:
     """The table, its columns with intervals a few at a time: more would be too small to read."""
-    first, *others = frame.columns
-    size = WIDE if title.startswith("Results") else len(others)
+    title, notes, (first, *others) = shown["title"], shown["notes"], zip(shown["columns"], *shown["rows"], strict=True)
+    size, name = WIDE if title.startswith("Results") else len(others), title.split()[0].lower()
     for begin in range(0, len(others), size):
         part = f" {begin // size + 1}" if len(others) > size else ""
-        yield _latex_part(title, part, frame[[first, *others[begin : begin + size]]])
+        columns = {head: cells for head, *cells in (first, *others[begin : begin + size])}
+        yield with_notes(columns, title + (f", part{part}" if part else ""), notes, f"{name}{part}")
+        notes = [INTERVALS, "Further notes: part 1."]
 
 
-def _latex_part(title: str, part: str, frame: "pd.DataFrame") -> str:
-    columns = {latex.text(str(name)): [latex.text(str(value)).replace("<", "$<$") for value in frame[name]] for name in frame}
-    brackets = "" if title in ("Training rows", "Cohort", "Confusion matrix") else " In brackets: 95\\,\\% intervals."
-    words = title + (f", part{part}" if part else "")
-    return latex.table(columns, f"{latex.text(words)}.{brackets}", f"{title.split()[0].lower()}{part}")
+def with_notes(columns: Mapping[str, Sequence[str]], title: str, notes: Sequence[str], name: str) -> str:
+    """A table in LaTeX with notes below it."""
+
+    def escaped(words: str) -> str:
+        return re.sub("([<>])", r"$\1$", latex.numbers(words))
+
+    cells = {escaped(head): list(map(escaped, column)) for head, column in columns.items()}
+    below = rf"\par\smallskip\raggedright\footnotesize {escaped(' '.join(notes))}" if notes else ""
+    return latex.table(cells, escaped(f"{title}."), name).replace(r"\end{table", f"{below}\n\\end{{table")
 
 
 def _static(name: str) -> str:
@@ -141,7 +136,7 @@ def cell(value: Any, column: str = "") -> str:
         return percent(value)
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
-    return f"{value:.4g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.3e}"
+    return digits(value, 4) if 1e-3 <= abs(value) < 1e6 else f"{value:.3e}"
 
 
 def percent(share: float) -> str:
