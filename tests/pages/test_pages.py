@@ -15,7 +15,8 @@ from command_line import run, succeed
 import dnasa
 from dnasa import data, pages
 from dnasa.core import Array, InputError
-from dnasa.pages import page
+from dnasa.inference import fit
+from dnasa.pages import page, regression
 from dnasa.pages.contents import _curve, read_history, round_numbers, table
 from dnasa.tasks import datasets
 
@@ -125,6 +126,17 @@ def test_tables_with_intervals_have_a_few_columns_each_and_the_notes_of_the_page
 def test_nothing_of_a_curve_touches_the_frame() -> None:
     line, bars = np.array([0.0, 0.5, 1.0]), [(0.5, 0.2, 1.5)]
     assert _curve("Calibration", "risk", "share", [("tenths", line, line)], bars)["ends"][3] > 1.05 * 1.45
+
+
+def test_the_page_of_a_regression_and_its_latex_have_the_same_notes() -> None:
+    rng = np.random.default_rng(0)
+    frames = {site: pd.DataFrame({"a": rng.normal(size=60), "b": ["x", "y"] * 30}) for site in ("bonn", "ulm")}
+    frames = {site: frame.assign(y=frame.a + rng.normal(size=60)) for site, frame in frames.items()}
+    frames["ulm"].loc[:6, "a"] = np.nan
+    found = fit("linear", frames, "y")
+    for shown in (regression.render(found), regression.as_latex(found, "fit")):
+        for words in ("Complete cases: rows with missing", "ulm leaves out 7 of 60 rows", "DerSimonian and Laird", "b: y"):
+            assert words in shown
 
 
 def test_the_numbers_of_a_page_are_those_of_the_run(home: Path) -> None:

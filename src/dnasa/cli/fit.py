@@ -29,7 +29,6 @@ def fit(
 ) -> None:
     """Fit a regression over sites: coefficients, 95 % intervals and p-values, the same as on all rows in one place."""
     from dnasa import inference
-    from dnasa.comparing import latex
     from dnasa.data.columns import as_csv
     from dnasa.data.recoding import as_recode
     from dnasa.networks.simulated import FEWEST
@@ -68,13 +67,10 @@ def fit(
         make_folder(begun.folder.path)
         if begun.folder.journal is not None:
             begun.folder.journal.write(0)
-        references = [note for note in found.notes if note.startswith("Reference ")]
-        cells = {latex.text(name): [latex.numbers(cell).replace("<", "$<$") for cell in shown[name]] for name in shown}
-        caption = latex.text(" ".join([f"{found.title}.", *references]))
         texts = (
             regression.render(found),
             as_csv(found.table),
-            latex.table(cells, caption, f"{kind}-regression"),
+            regression.as_latex(found, f"{kind}-regression"),
             as_csv(found.sites),
         )
         begun.folder.own.save({name: text.encode() for name, text in zip(inference.FILES, texts, strict=True)})

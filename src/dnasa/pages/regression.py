@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from dnasa.inference import INTERCEPT, Fit, decimals
-from dnasa.pages.contents import round_numbers, text
-from dnasa.pages.page import render_template
+from dnasa.pages.contents import round_numbers, table, text
+from dnasa.pages.page import render_template, with_notes
 from dnasa.runs.environment import versions
 
 LEFT, WIDTH, LINE = 170, 260, 22  # of a forest plot: where its axis begins, how long it is, and the height of a line
@@ -17,26 +17,27 @@ METHODS = {  # by what the exponential of a coefficient is called
     "rate ratio": "Maximum likelihood (Poisson regression, log link), Wald intervals and tests.",
     "hazard ratio": "Partial likelihood with a stratum for each site and Efron's ties, Wald intervals and tests.",
 }
-OVER_SITES = "Random effects by DerSimonian and Laird; without one site: the range of the fits that leave one out."
+OVER_SITES = " Random effects by DerSimonian and Laird; without one site: the range of the fits that leave one out."
 RATIOS = [digit * 10.0**power for power in range(-6, 7) for digit in (1, 2, 5)]
 
 
 def render(fit: Fit) -> str:
     """The page of a regression."""
-    shown = fit.texts()
-    return render_template(
-        "regression.html",
-        title=text(fit.title),
-        columns=list(shown),
-        methods=[
-            METHODS[fit.ratio],
-            "Rows with missing values are left out.",
-            *([OVER_SITES] if len(fit.sites) else []),
-            f"dnasa {versions().get('dnasa', '')}: Newton's method on sums over the sites.",
-        ],
-        rows=[list(map(text, row)) for row in shown.to_numpy()],
-        notes=list(map(text, fit.notes)),
-        forests=list(_forests(fit)),
+    return render_template("regression.html", **_shown(fit), forests=list(_forests(fit)))
+
+
+def as_latex(fit: Fit, name: str) -> str:
+    """The table for a paper, with the notes of the page but the warnings."""
+    title, columns, rows, notes = _shown(fit).values()
+    kept = [note for note in notes if not note.startswith("Warning: ")]
+    return with_notes(dict(zip(columns, zip(*rows, strict=True), strict=True)), title, kept, name)
+
+
+def _shown(fit: Fit) -> dict[str, Any]:
+    methods = f"{METHODS[fit.ratio]} Complete cases: rows with missing values are left out.{OVER_SITES * bool(len(fit.sites))}"
+    software = f"dnasa {versions().get('dnasa', '')}: Newton's method on sums over the sites."
+    return table(
+        fit.title, fit.texts().assign(input=fit.table.input.str.replace("=", ": ", n=1)), [f"{methods} {software}", *fit.notes]
     )
 
 
@@ -51,11 +52,11 @@ def _forests(fit: Fit) -> Iterator[dict[str, Any]]:
         shown = np.isfinite(ends).all(axis=1)
         sites = [f"{site} ({rows:,})" for site, rows in zip(own.site, own.rows, strict=True)]
         names = np.array([*sites, "random effects", "all rows"])[shown]
-        yield {"title": text(row.input), "sites": len(own), **_forest(names, ends[shown], fit.ratio)}
+        yield {"title": text(row.input.replace("=", ": ", 1)), "sites": len(own), **_forest(names, ends[shown], fit.ratio)}
 
 
 def _forest(names: np.ndarray, ends: np.ndarray, ratio: str) -> dict[str, Any]:
-    """Where each estimate and its interval are drawn, which is cut at the frame; the text has the numbers."""
+    """Where each estimate and its interval are drawn, which ends with the axis; the text has the numbers."""
     room, scaled = np.median(ends[:, 2] - ends[:, 0]) / 2, np.exp if ratio else np.asarray
     low, high = min(ends[:, 1].min() - room, 0), max(ends[:, 1].max() + room, 0)
 
