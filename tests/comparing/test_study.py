@@ -482,8 +482,8 @@ def test_networks_of_a_study_are_cells_with_their_own_messages(tmp_path: Path) -
     done = succeed("study", file, "--out", tmp_path / "a", "--latex")
     words = " ".join(done.stdout.split())
     assert "Networks: exact_one (exact, 2 graphs in turn whose product is the exact average, 1 round, " in words
-    assert "few (complete, weights laplacian, 1 round, every 2 steps, feedback:2, " in words
-    assert "; path (weights laplacian, 1 round, " in words
+    assert "few (complete, laplacian weights, 1 round, every 2 steps, feedback:2, " in words
+    assert "; path (laplacian weights, 1 round, " in words
     assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in words
     assert "Links: 1 Mbit/s, latency 5 ms, 0.1 s per gradient." in (tmp_path / "a" / "curves.tex").read_text()
     file.write_text(text.replace('x = "clock"', 'x = "bytes"'))

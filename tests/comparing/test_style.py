@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from dnasa.comparing import drawing, plots, style
 from dnasa.comparing.statistics import curves
 from dnasa.core import InputError
-from dnasa.rules.registry import BUILT_IN, COMPARED, RULES
+from dnasa.rules.registry import BUILT_IN, COMPARED, RULES, rule
 
 pytestmark = pytest.mark.pictures
 SIX = ["dsgd", "dsgt", "dasagt", "gt_hsgd", "adanasa", "dnasa"]
@@ -250,3 +250,8 @@ def test_rows_of_panels_are_named_once_above_whole_titles_and_fit_a_page() -> No
 def test_an_unknown_style_gets_one_clear_line(name: str) -> None:
     with pytest.raises(InputError, match=r"Unknown style|inches wide"), style.context(name):
         pass
+
+
+def test_a_color_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match="The color of rule 'mine' must be written as #1f77b4, not 'redish'"):
+        rule("mine", color="redish")(RULES["dsgd"].make)

@@ -78,7 +78,7 @@ class StudyReport:
         length, links = f"{steps:,} steps", _links([pair for pair in self.cells if pair[0].budget == cell.budget])
         if cell.budget:
             unit = f"predicted seconds ({links[0].lower()}{links[1:]})" if links else "bytes"
-            length = f"with the {unit} of {length} on a ring, one array per message"
+            length = f"at most the {unit} of {length} that send one array on a ring"
         return f"{self._source(cell)}: {nodes}, {length}{quick}"
 
     def _source(self, cell: Cell) -> str:
@@ -126,8 +126,11 @@ class StudyReport:
         return latex.table(columns, f"Stepsizes {latex.ETA} behind {latex.reference([name])}.", f"{name}-stepsizes")
 
     def _latex_of_ranks(self) -> str:
-        columns = {name.capitalize(): [*map(latex.text, values)] for name, values in self.board().round(2).astype(str).items()}
-        caption = f"Average ranks by budget and over all {len(self.cells)} cells."
+        board, methods = self.board(), _methods(self.cells)
+        short = dict(zip((label(*method) for method in methods), latex.methods(methods), strict=True))
+        columns = {latex.METHOD: [short[name] for name in board.pop("method")]}
+        columns |= {name.capitalize(): [f"{x:.0f}" if "best of" in name else f"{x:.2f}" for x in board[name]] for name in board}
+        caption = f"Average ranks, 1 for the best, by budget and over all {len(self.cells)} cells."
         return latex.table(columns, caption, f"{self.study.name}-ranks")
 
     def _table_name(self, cell: Cell) -> str:
@@ -176,7 +179,9 @@ class StudyReport:
         ranks = _ranks(rows)
         by_budget = ranks.groupby("budget", sort=False).mean().T
         methods = rows.groupby(_names(rows))
-        table = by_budget.assign(**{"all": ranks.mean(), f"best of {len(self.cells)}": methods.best.sum()})
+        table = by_budget.assign(
+            **{"all": ranks.mean(), f"best of {len(self.cells)}": ranks.eq(ranks.min(axis=1), axis=0).sum()}
+        )
         if rows.metric.map(in_percent).all():
             table["points from the best"] = 100 * methods.difference.mean()
         return table.sort_values("all").rename_axis(columns=None).reset_index()
@@ -275,7 +280,7 @@ def _networks(cells: Cells, sent: bool = True) -> str:
         rounds = count_rounds(graph, settings["rounds"])
         parts = [
             cell.graph if cell.graph != cell.network_name else "",
-            f"weights {graph.weighting}" if graph.weighting else "",
+            f"{graph.weighting} weights" if graph.weighting else "",
             graph.sequence if graph.name not in explained else "",
             counted(rounds, "round"),
             f"every {settings['every']} steps" if settings["every"] > 1 else "",

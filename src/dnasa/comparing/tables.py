@@ -91,6 +91,6 @@ def with_interval(metric: str, row: Any, form: str) -> str:
     scale = 100 if in_percent(metric) else 1
     numbers = (row.difference, row.difference_low, row.difference_high)
     half, nearest = (row.difference_high - row.difference_low) / 2, min(map(abs, numbers[1:]))  # its sign is shown
-    own = form if in_percent(metric) else _coarser(form, row.difference, min(half, 10 * nearest or half))
+    own = form if in_percent(metric) or not half else _coarser(form, row.difference, min(half, 10 * nearest or half))
     middle, low, high = (f"{scale * float(value) + 0.0:+{own}}" for value in numbers)  # + 0.0: no -0
     return middle if pd.isna(row.difference_low) else f"{middle} [{low}, {high}]"

@@ -1,5 +1,6 @@
 """The rules that can be used by name: `@rule` adds one, with its title, schedules, paper and equation."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce, wraps
 from inspect import signature
@@ -81,6 +82,8 @@ def rule(
 
     def add(make: Maker) -> Maker:
         check_new_name("rule", name, BUILT_IN)
+        if color is not None and not re.fullmatch("#[0-9a-fA-F]{6}", color):
+            raise InputError(f"The color of rule '{name}' must be written as #1f77b4, not '{color!s:.40}'.")
         specs = {
             key: make_schedules if isinstance(make_schedules, ScheduleSpec) else ScheduleSpec(make_schedules, needs_steps=None)
             for key, make_schedules in (schedules or ETA).items()
