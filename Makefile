@@ -27,6 +27,7 @@ setup: .venv/ready-to-develop ## install everything, at the versions of constrai
 
 run: .venv/ready-to-run ## train 8 nodes on a ring; results in runs/first
 	$(BIN)/dnasa train --nodes 8 --topology ring --out runs/first --force
+	@echo "To run dnasa yourself: . .venv/bin/activate"
 
 test: setup ## run the tests, four minutes on two cores
 	$(BIN)/pytest -n 3

@@ -87,7 +87,7 @@ def test_notes_say_what_makes_estimates_doubtful() -> None:
     frames["oslo"] = frames["oslo"].assign(died=np.where(np.arange(len(frames["oslo"])) < 25, "yes", "no"))
     found = fit("logistic", frames, "died", drop_columns="days,visits,pressure")
     notes = " ".join(found.notes)
-    assert re.search(r"Fewer than 10 events for each input at .*oslo: a site's own", notes)
+    assert re.search(r"Fewer than 10 events for each input at .*oslo: their own", notes)
     for words in ("site=lyon", "one value only"):
         assert words not in notes, "intercepts of sites are no surprise"
     assert "where counts vary more than their mean" in " ".join(of("poisson", hospitals()).notes)
@@ -171,7 +171,7 @@ def test_the_event_is_asked_for_where_words_do_not_say_it() -> None:
     named = fit("logistic", words, "died", recode=as_recode(None, "survived,died"))
     assert named.title.startswith("Logistic regression of died = died, ")
     pd.testing.assert_frame_equal(named.table, fit("logistic", frames, "died").table)
-    assert "Events, to the nearest 5 at each site: bonn" in " ".join(named.notes)
+    assert "Events at each site, rounded to 5, the largest class so that the sum is right: bonn" in " ".join(named.notes)
     sites = {"bonn": {"labels": {"0": "survived", "1": "died"}}}
     coded = {**words, "bonn": frames["bonn"].replace({"died": {"no": "0", "yes": "1"}})}
     both = fit("logistic", coded, "died", recode=as_recode({"sites": sites}, "survived,died"))
@@ -347,6 +347,16 @@ def of_named(name: str) -> Fit:
     """A linear regression with an input of this name."""
     frames = {site: frame[["age", "pressure"]].rename(columns={"age": name}) for site, frame in hospitals().items()}
     return fit("linear", frames, "pressure")
+
+
+def test_a_forest_plot_has_squares_by_weight_and_arrows_at_intervals_that_are_cut() -> None:
+    names, half = np.array(["bonn", "lyon", "oslo", "random effects", "all rows"]), np.array([0.2, 0.4, 9, 0.2, 0.1])
+    ends = np.column_stack([0.5 - half, [0.5] * 5, 0.5 + half])
+    lines = regression._forest(names, ends, 3, "odds ratio")["lines"]
+    sizes, cut = ([line[i] for line in lines[:3]] for i in (3, 4))
+    assert sizes == [regression.SQUARE, regression.SQUARE / 2, 2]
+    assert cut[2] == [True, True]
+    assert not any(cut[0])
 
 
 def test_the_command_writes_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -317,20 +317,22 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
     title = f"{kind.capitalize()} regression of {total.target.name}{event}, {total.rows:,} rows{events} at {len(counts)} sites"
     notes = [f"Reference of {name}: {words[0]}." for name, words in texts.items()]
     notes += [
-        f"{each.summary.name} leaves out {left:,} of {left + each.summary.rows:,} rows: {each.incomplete:,} lack a value, "
-        f"{each.rare:,} are of categories with fewer than {min_count}{' or hide how many are' if left == min_count else ''}."
+        f"{each.summary.name} leaves out {left:,} of {left + each.summary.rows:,} rows: {each.incomplete:,} lack a value"
+        + (f", {each.rare:,} have a category of fewer than {min_count}" + " or hide how many have" * (left == min_count))
+        * bool(each.rare)
+        + "."
         for each in tables
         if (left := each.incomplete + each.rare)
     ]
     notes += ["Standard errors are too small where counts vary more than their mean."] * (kind == "poisson")
     if classes:
         few = ", ".join(f"{each.name} {each.target.rows_of_classes.get(classes[1], 0):,}" for each in summaries)
-        notes += [f"Events, to the nearest {min_count} at each site: {few}."] * (len(counts) > 1)
+        notes += [f"Events at each site, rounded to {min_count}, the largest class so that the sum is right: {few}."] * (
+            len(counts) > 1
+        )
         rarer = {each.name: min(each.target.rows_of_classes.values()) for each in summaries if len(summaries) > 1}
         if scarce := ", ".join(name for name, rows in rarer.items() if rows < EVENTS * len(design.encoding.inputs)):
-            notes.append(
-                f"Fewer than {EVENTS} events for each input at {scarce}: a site's own estimates are too far from 0 then."
-            )
+            notes.append(f"Fewer than {EVENTS} events for each input at {scarce}: their own estimates tend to be too extreme.")
         notes += [f"Log likelihood {found.value:.2f}, AIC {2 * (d - found.value):.2f}."] * (not lost)
     estimated = by_site.groupby("input").coefficient.transform("count") > 0 if len(by_site) else ()  # not that of a site's name
     lacking = by_site[by_site.coefficient.isna() & estimated].groupby("site", sort=False) if len(by_site) else ()

@@ -693,7 +693,7 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
     alone.sites[1] = None
     left_out, biased, *mixed, approximate = results.remarks(alone, ["bonn", "köln", "ulm"])
     if not common:  # 13 test rows each
-        assert mixed.pop() == "With fewer than 10 events or other rows, no interval of the AUC and no ROC curve: bonn, ulm."
+        assert mixed.pop() == "With fewer than 10 events or non-events, no interval of the AUC and no ROC curve: bonn, ulm."
     assert [line.startswith("The calibration intercept of the first column mixes those") for line in mixed] == [True] * (
         not common
     )

@@ -13,7 +13,7 @@ from dnasa.files import read_model
 
 Word = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-FORM = "A file of --recode has the sections columns, missing, units, categories and labels, and sites.NAME for one site"
+FORM = "A file of --recode has the sections columns, missing, units, categories, labels and order, and sites.NAME for one site"
 
 
 class Recode(BaseModel):

@@ -11,6 +11,7 @@ from dnasa.pages.page import render_template, with_notes
 from dnasa.runs.environment import versions
 
 LEFT, WIDTH, LINE = 170, 260, 22  # of a forest plot: where its axis begins, how long it is, and the height of a line
+SQUARE = 7  # half of the side of the largest square
 METHODS = {  # by what the exponential of a coefficient is called
     "odds ratio": "Maximum likelihood (logistic regression), Wald intervals and tests.",
     "": "Least squares, intervals and tests by Student's t.",
@@ -52,11 +53,15 @@ def _forests(fit: Fit) -> Iterator[dict[str, Any]]:
         shown = np.isfinite(ends).all(axis=1)
         sites = [f"{site} ({rows:,})" for site, rows in zip(own.site, own.rows, strict=True)]
         names = np.array([*sites, "random effects", "all rows"])[shown]
-        yield {"title": text(row.input.replace("=", ": ", 1)), "sites": len(own), **_forest(names, ends[shown], fit.ratio)}
+        yield {
+            "title": text(row.input.replace("=", ": ", 1)),
+            "sites": len(own),
+            **_forest(names, ends[shown], len(own), fit.ratio),
+        }
 
 
-def _forest(names: np.ndarray, ends: np.ndarray, ratio: str) -> dict[str, Any]:
-    """Where each estimate and its interval are drawn, which ends with the axis; the text has the numbers."""
+def _forest(names: np.ndarray, ends: np.ndarray, sites: int, ratio: str) -> dict[str, Any]:
+    """Where each estimate and its interval are drawn, with an arrow where it is cut; the text has the numbers."""
     room, scaled = np.median(ends[:, 2] - ends[:, 0]) / 2, np.exp if ratio else np.asarray
     low, high = min(ends[:, 1].min() - room, 0), max(ends[:, 1].max() + room, 0)
 
@@ -68,8 +73,12 @@ def _forest(names: np.ndarray, ends: np.ndarray, ratio: str) -> dict[str, Any]:
     ticks = ticks[:: 1 + (len(ticks) > 5)]  # longer labels would overlap
     numbers = ([decimals(float(x)) for x in scaled(line)] for line in ends)
     texts = [f"{value} ({begin} to {end})" for begin, value, end in numbers]
+    widths, cut = ends[:, 2] - ends[:, 0], np.column_stack([ends[:, 0] < low, ends[:, 2] > high])
+    sizes = SQUARE * widths[:sites].min(initial=np.inf) / widths  # of squares whose areas are the weights
     return {
-        "lines": [*zip(map(text, names), place(ends).tolist(), texts, strict=True)],
+        "lines": [
+            *zip(map(text, names), place(ends).tolist(), texts, sizes.clip(2, SQUARE).round(1), cut.tolist(), strict=True)
+        ],
         "ticks": [(f"{tick:g}", place(np.log(tick) if ratio else tick)) for tick in ticks],
         "none": place(0),
         "axis": ratio or "coefficient",

@@ -297,7 +297,7 @@ def remarks(evaluation: Evaluation, sites: Sequence[str] = ()) -> list[str]:
     fewest = {i: min(sum(rows for _, rows, *_ in cells) for cells in part.scores[0]) for i, part in measured.items()}
     rare = [node_name(sites, i) for i, rows in fewest.items() if binary_model and 0 < rows < FEW]
     if rare:
-        found.append(f"With fewer than {FEW} events or other rows, no interval of the AUC and no ROC curve: {', '.join(rare)}.")
+        found.append(f"With fewer than {FEW} events or non-events, no interval of the AUC and no ROC curve: {', '.join(rare)}.")
     if measured:
         exact = "an AUC, a slope or a sensitivity is mostly off by less than a quarter of its interval"
         found.append(
