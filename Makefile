@@ -30,7 +30,7 @@ run: .venv/ready-to-run ## train 8 nodes on a ring; results in runs/first
 	@echo "To run dnasa yourself: . .venv/bin/activate"
 
 test: setup ## run the tests, four minutes on two cores
-	$(BIN)/pytest -n 3
+	$(BIN)/pytest -n 4
 
 test-quick: setup ## run the tests of rules, graphs and messages, below a minute
 	$(BIN)/pytest -n 3 tests/rules tests/engine/test_simulate.py tests/topology/test_topology.py tests/channels/test_channels.py tests/test_imports.py tests/test_randomness.py
