@@ -224,6 +224,11 @@ def test_numbers_that_are_left_when_words_are_recoded_are_numbers() -> None:
         ({"unit": {}}, "unit is not known. A file of --recode has the sections"),
         ({"units": {"age": {"factor": "x"}}}, "units.age.factor must be a number. A file"),
         ({"units": {"age": {"factor": 0}}}, "units must have factors other than 0. A file"),
+        ({"order": ["yes", "yes"]}, "order must name each class once. A file"),
+        (
+            {"order": ["survived", "died"]},
+            "Column 'died' has the class 'no', which order in the file of --recode does not name",
+        ),
         ({"units": {"sex": {"factor": 2}}}, "berlin.csv: Column 'sex' must hold numbers; row 1 has"),
         ({"columns": {"alter": "Age"}}, "berlin.csv has neither column 'alter' and 'Age'"),
         ({"missing": {"alter": [9]}}, "berlin.csv has no column 'alter', which the file of --recode names"),

@@ -35,6 +35,13 @@ class Recode(BaseModel):
             raise ValueError("must have factors other than 0")
         return units
 
+    @field_validator("order")
+    @classmethod
+    def _distinct(cls, order: tuple[str, ...]) -> tuple[str, ...]:
+        if len({*order}) < len(order):
+            raise ValueError("must name each class once")
+        return order
+
     def at(self, site: str) -> "Recode":
         """What applies at a site: what is for all, and its own."""
         own = self.sites.get(site, Recode())

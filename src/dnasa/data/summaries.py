@@ -392,6 +392,11 @@ def _summarize_target(rows: Rows, test: pd.Series, task: str | None, min_count: 
     shown = tuple(hide_rare(dict(enumerate(counts.tolist())), min_count, kept=range(len(values))).values())
     moments = Moments(len(train)) if is_text else Moments.of(np.repeat(values, shown))
     if order := rows.recode.order if rows.recode else ():
+        if unnamed := sorted({*map(str, classes)} - {*order}):
+            line = (
+                f"Column '{name}' has the class '{unnamed[0]:.40}', which order in the file of --recode does not name: add it."
+            )
+            raise InputError(line, "a class that it did not name")
         shown = tuple(dict(zip(map(str, classes), shown, strict=True))[word] for word in order)
         classes = tuple({str(each): each for each in classes}[word] for word in order)
     return Target(name, moments, classes, shown)
