@@ -252,6 +252,6 @@ def test_an_unknown_style_gets_one_clear_line(name: str) -> None:
         pass
 
 
-def test_a_color_that_is_none_is_refused() -> None:
+def test_an_invalid_color_is_refused() -> None:
     with pytest.raises(InputError, match="The color of rule 'mine' must be written as #1f77b4, not 'redish'"):
         rule("mine", color="redish")(RULES["dsgd"].make)
