@@ -209,6 +209,14 @@ def _complete(site: str, rows: Rows, kind: str, time: str | None, min_count: int
     return Table(summary, rows, numbers, before - complete, complete - count, sentinel_warnings(rows))
 
 
+def _reasons(table: Table, min_count: int) -> str:
+    """Why rows of a site are left out."""
+    if not table.rare:
+        return f"{table.incomplete:,} lack a value"
+    hidden = " or hide how many have" if table.incomplete + table.rare == min_count else ""
+    return f"{table.incomplete:,} lack a value, {table.rare:,} have a category of fewer than {min_count}{hidden}"
+
+
 def _check_two(kind: str, rows: Rows, min_count: int) -> None:
     """Refuse a target with more values than two, which the site can mend."""
     labels, is_ordered = rows.labels, rows.recode is not None and rows.recode.order
@@ -317,10 +325,7 @@ def _fit(kind: str, tables: Sequence[Table], time: str | None, network: Network,
     title = f"{kind.capitalize()} regression of {total.target.name}{event}, {total.rows:,} rows{events} at {len(counts)} sites"
     notes = [f"Reference of {name}: {words[0]}." for name, words in texts.items()]
     notes += [
-        f"{each.summary.name} leaves out {left:,} of {left + each.summary.rows:,} rows: {each.incomplete:,} lack a value"
-        + (f", {each.rare:,} have a category of fewer than {min_count}" + " or hide how many have" * (left == min_count))
-        * bool(each.rare)
-        + "."
+        f"{each.summary.name} leaves out {left:,} of {left + each.summary.rows:,} rows: {_reasons(each, min_count)}."
         for each in tables
         if (left := each.incomplete + each.rare)
     ]

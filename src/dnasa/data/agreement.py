@@ -52,8 +52,9 @@ def aligned(summaries: Sequence[Summary]) -> list[Summary]:
     tables = [{column.name: column for column in summary.columns} for summary in summaries]
     kinds_of = {name: ["" if table[name].is_empty else table[name].kind for table in tables] for name in order}
     mixed = [name for name, kinds in kinds_of.items() if len({*kinds} - {""}) > 1]
-    for name in mixed:  # the first raises
-        also = f" Nor do sites agree on the kind of {', '.join(map(repr, mixed[1:]))}." if mixed[1:] else ""
+    if mixed:
+        name, *others = mixed
+        also = f" Nor do sites agree on the kind of {', '.join(map(repr, others))}." if others else ""
         remedy = f'map it with categories."{name}" in a file of --recode, or {drop_remedy(name)}'
         _check_kinds(name, summaries, kinds_of[name], remedy, also)
     kinds = [summary.target.kind for summary in summaries]

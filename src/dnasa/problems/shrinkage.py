@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-EXCESS = 1.5  # inputs that tell the same count as fewer: between 1.4 and 2, slopes on real tables were nearest to 1
+EXCESS = 1.5  # correlated inputs make c too large by about this: between 1.4 and 2, slopes on real tables were nearest to 1
 LEAST = 1e-12  # of |W|^2, where the penalty has a kink
 
 

@@ -106,8 +106,6 @@ class Supervised(Sharded):
         self.module, point = FlatModule(module, loss, mixed_precision), trained_parameters(module)
         self.layout = self.module.layout
         self.shrinkage = shrinkage
-        kinds = [torch.full((prod(shape),), float(len(shape) > 1)) for _, shape in self.layout]
-        self.is_weight = torch.cat(kinds).to(point)
         with seeded(self.device, 0):
             footprint = self._check_model(point)
         inputs, targets = self.test_batch_of(self.row_numbers(np.arange(len(self.test_inputs))[:2]))
@@ -179,6 +177,12 @@ class Supervised(Sharded):
         self.metrics |= metrics
         for name, metric in self.metrics.items():
             check_number(f"metric '{name}'", torch.as_tensor(metric(outputs, targets)))
+
+    @cached_property
+    def is_weight(self) -> Tensor:
+        """1 for each trained parameter that is a weight, 0 for biases; made only for a penalty, since models may be large."""
+        kinds = [torch.full((prod(shape),), float(len(shape) > 1)) for _, shape in self.layout]
+        return torch.cat(kinds).to(self.device, self.dtype)
 
     @cached_property
     def fingerprint(self) -> str:
